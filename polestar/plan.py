@@ -1,0 +1,132 @@
+"""What a forward pass is asked to do, and what it answers.
+
+Contract: a `ForwardPlan` names the rows to feed, the rows that want logits and the attention to keep. The model runs plans and
+knows no method; a cache policy writes plans; a `LayerHook` lets a policy act between layers. Positions are absolute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from polestar.cache.kv import KVStore
+    from polestar.clock import PhaseClock
+    from polestar.models.transformer import Transformer
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A set of positions with what every layer needs of it, gathered once a pass.
+
+    `span` is (start, end) when the positions are contiguous, so that caches are read and written through views; `index` is the
+    int64 tensor [r] of positions either way; `cos`, `sin` are the float32 rotary tables [r, head_dim] of these positions.
+    """
+
+    index: Int[Tensor, "r"]
+    cos: Float[Tensor, "r hd"]
+    sin: Float[Tensor, "r hd"]
+    span: tuple[int, int] | None = None
+
+    def __len__(self) -> int:
+        return self.index.shape[0]
+
+    def locate(self, positions: Int[Tensor, "m"]) -> Int[Tensor, "m"]:
+        """Where `positions` stand among these rows (rows must be sorted). Raises ValueError when one is missing."""
+        if self.span is not None:
+            start, end = self.span
+            if positions.numel() and (int(positions.min()) < start or int(positions.max()) >= end):
+                raise ValueError(f"positions {positions.tolist()} are not all among the rows {start}..{end - 1} of this pass; feed them too")
+            return positions - start
+        at = torch.searchsorted(self.index, positions).clamp_(max=len(self) - 1)
+        if not torch.equal(self.index[at], positions):
+            raise ValueError(f"positions {positions.tolist()} are not all among the {len(self)} rows of this pass; feed them too")
+        return at
+
+
+class LayerHook:
+    """Acts around each layer of a pass. The default runs the layer and nothing else.
+
+    A subclass may read the layer's input, run extra rows, replace the row set for later layers, or supply the output of rows
+    that it did not compute.
+    """
+
+    def layer(
+        self, model: Transformer, layer: int, x: Float[Tensor, "r d"], rows: Rows, kv: KVStore, clock: PhaseClock
+    ) -> tuple[Float[Tensor, "r2 d"], Rows]:
+        """Run `layer` on hidden states `x` of `rows`; return the next layer's input and its rows."""
+        return model.run_layer(layer, x, rows, kv, clock=clock), rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardPlan:
+    """One forward pass.
+
+    `rows`: (start, end) or an int64 tensor of sorted, unique positions to feed; their K/V are written in place.
+    `logits_for`: positions that want logits (after the family's shift: the model is asked for the row that predicts them).
+    `attention_for`: (start, end) whose final-layer attention over all keys is kept, or None.
+    """
+
+    kind: str
+    rows: tuple[int, int] | Tensor
+    logits_for: Int[Tensor, "m"]
+    attention_for: tuple[int, int] | None = None
+    refresh: bool = False
+    reason: str = ""
+    hook: LayerHook | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class PassResult:
+    """What a plan gave: hidden states of the last layer for the fed rows, logits [m, V], attention [heads, b, L] or None."""
+
+    hidden: Float[Tensor, "r d"]
+    rows: Rows
+    logits: Float[Tensor, "m V"]
+    attention: Float[Tensor, "heads b L"] | None = None
+
+
+class LogitsView:
+    """Logits of a few positions, seen as predictions.
+
+    `token`: argmax of each position (of the noised logits when the temperature is above 0); `confidence`: softmax probability of that token
+    under the plain logits, in `dtype` (float64 on devices that have it, as Fast-dLLM; float32 as the Polestar release).
+    """
+
+    def __init__(
+        self,
+        positions: Int[Tensor, "m"],
+        logits: Float[Tensor, "m V"],
+        *,
+        dtype: torch.dtype = torch.float32,
+        exclude: int | None = None,
+        temperature: float = 0.0,
+        generator: torch.Generator | None = None,
+    ):
+        self.positions = positions
+        if logits.device.type == "mps":
+            dtype = torch.float32
+        self.logits = logits.to(dtype)
+        scores = self.logits
+        if temperature > 0:
+            # Gumbel noise in float64 on the CPU, so that a seed means the same on every device.
+            u = torch.rand(logits.shape, dtype=torch.float64, generator=generator).clamp_(min=1e-300)
+            noise = -torch.log(u)
+            scores = (logits.double().cpu() - temperature * torch.log(noise)).to(logits.device)
+        if exclude is not None:
+            scores = scores.clone() if scores is self.logits else scores
+            scores[:, exclude] = float("-inf")
+        self.token: Int[Tensor, "m"] = scores.argmax(-1)
+        chosen = self.logits.gather(-1, self.token[:, None])[:, 0]
+        self.confidence: Float[Tensor, "m"] = (chosen - torch.logsumexp(self.logits, -1)).exp()
+
+    def __len__(self) -> int:
+        return self.positions.shape[0]
+
+    def probabilities(self) -> Float[Tensor, "m V"]:
+        """Full softmax of the plain logits: only for the rules that need more than the top candidate."""
+        return torch.softmax(self.logits, -1)

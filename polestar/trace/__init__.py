@@ -1,0 +1,1 @@
+"""The log of a decode: steps, traces, files, metrics, tables."""
