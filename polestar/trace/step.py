@@ -76,9 +76,9 @@ class Step:
     commits: list[Commit] = field(default_factory=list)
     conf: np.ndarray | None = None  # float32 [block_end - block_start], NaN where the position was not masked
     argmax: np.ndarray | None = None  # int32 [block_end - block_start], -1 where not masked
-    drift: np.ndarray | None = None  # float32, final-layer drift delta_j of every block position (nats)
-    delta: np.ndarray | None = None  # float32, drift minus its mean over the history
-    gate: np.ndarray | None = None  # float32, alpha (tau_s - c)^2, NaN where not masked
+    drift: np.ndarray | None = None  # float32 [block], final-layer drift delta_j of every block position (nats)
+    delta: np.ndarray | None = None  # float32 [block], drift minus its mean over the history
+    gate: np.ndarray | None = None  # float32 [block], alpha (tau_s - c)^2, NaN where not masked
     clusters: Clusters | None = None
     candidate_ids: np.ndarray | None = None  # int32 [block, 5] (level full)
     candidate_probs: np.ndarray | None = None  # float32 [block, 5] (level full)
@@ -88,4 +88,5 @@ class Step:
     elapsed: float = 0.0  # wall time since the decode began, at the end of this pass
     phases: dict[str, float] = field(default_factory=dict)  # seconds by part
     changes: list[ParamChange] = field(default_factory=list)
+    edits: list[tuple[int, int]] = field(default_factory=list)  # (position, token) put on the canvas by hand before this pass
     extra: dict[str, Any] = field(default_factory=dict)  # what a method adds; JSON values or numpy arrays
