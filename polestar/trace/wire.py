@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from .header import Header, TraceError
 from .step import Step
-from .trace import Header, Trace, TraceError, step_ids
+from .trace import Trace, step_ids
 
 STREAM_VERSION = 1
 STEPS_PER_MESSAGE = 16
