@@ -62,7 +62,7 @@ def _grouped(x: torch.Tensor, name: str) -> tuple[torch.Tensor, torch.Tensor]:
     x = x.reshape(*x.shape[:-1], g, GROUP)
     amax = x.abs().amax(-1)
     if x.device.type == "cpu":
-        nvfp4.require_finite(amax, name)
+        nvfp4.require_finite(~torch.isfinite(amax), x, name)
     return x, amax
 
 
@@ -136,7 +136,7 @@ def _scaled(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 def _plain(name: str, title: str, dtype: torch.dtype, limit: float | None) -> Format:
     def encode(x: torch.Tensor) -> Encoded:
         if x.device.type == "cpu":
-            nvfp4.require_finite(x.abs().amax(-1, keepdim=True).to(torch.float32), name)
+            nvfp4.require_finite(~torch.isfinite(x.abs().amax(-1, keepdim=True)), x.unsqueeze(-2), name)
         return ((x if limit is None else x.clamp(-limit, limit)).to(dtype),)
 
     return Format(name, title, False, dtype.itemsize, encode, lambda encoded: encoded[0].to(torch.float32))

@@ -22,6 +22,7 @@ GROUP = 16
 E4M3_MAX = 448.0
 E4M3_TINY = 2.0**-9
 E4M3_NAN = 0x7F
+_SLICE = 1 << 16
 E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
@@ -46,39 +47,46 @@ def e2m1_codes(y: torch.Tensor) -> torch.Tensor:
 
 
 def quantize_torch(x: torch.Tensor, *, check: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """The PyTorch reference of ``quantize_nvfp4``: fp32 ``x`` [..., d] -> (packed uint8 [..., g*8], scales uint8 [..., g])."""
+    """The PyTorch reference of ``quantize_nvfp4``: ``x`` [..., d] -> (packed uint8 [..., g*8], scales uint8 [..., g])."""
     lead, d = x.shape[:-1], x.shape[-1]
     g = groups_of(d)
-    x = x.to(torch.float32)
+    x = x.to(torch.float32).reshape(-1, d)
     if d != g * GROUP:
         x = torch.nn.functional.pad(x, (0, g * GROUP - d))
-    x = x.reshape(*lead, g, GROUP)
-    amax = x.abs().amax(-1)
+    x = x.view(-1, g, GROUP)
+    packed = torch.empty(x.shape[0], g * GROUP // 2, dtype=torch.uint8, device=x.device)
+    scales = torch.empty(x.shape[0], g, dtype=torch.uint8, device=x.device)
+    # A slice at a time, so that the dozen temporaries stay in the CPU's cache.
+    rows = max(1, _SLICE // (g * GROUP)) if x.device.type == "cpu" else max(1, x.shape[0])
+    for start in range(0, x.shape[0], rows):
+        part = slice(start, start + rows)
+        _quantize_rows(x[part], packed[part], scales[part])
     if check:
-        require_finite(amax, "quantize_nvfp4")
+        require_finite(scales.view(*lead, g) == E4M3_NAN, x.view(*lead, g, GROUP), "quantize_nvfp4")
+    return packed.view(*lead, g * GROUP // 2), scales.view(*lead, g)
+
+
+def _quantize_rows(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor) -> None:
+    """fp32 groups [r, g, 16] into packed [r, g*8] and scales [r, g]."""
+    amax = x.abs().amax(-1)
     scale = amax.div(6.0).clamp_(max=E4M3_MAX).to(torch.float8_e4m3fn).to(torch.float32)
-    scale = torch.where(amax > 0, scale.clamp(min=E4M3_TINY), scale)
-    bits = scale.to(torch.float8_e4m3fn).view(torch.uint8)
-    if not check:
-        bits = bits.masked_fill(~torch.isfinite(amax), E4M3_NAN)
-    divisor = torch.where(amax > 0, scale, torch.ones_like(scale))
-    codes = e2m1_codes(x.div(divisor.unsqueeze(-1)))
-    pairs = codes.view(torch.int64).reshape(*lead, g * GROUP // 2)  # little-endian: channel 2i in the low half
-    packed = pairs.bitwise_right_shift(28).bitwise_or_(pairs).to(torch.uint8)
-    return packed, bits
+    some = amax > 0
+    scale = torch.where(some, scale.clamp(min=E4M3_TINY), scale)
+    scales.copy_(scale.to(torch.float8_e4m3fn).view(torch.uint8)).masked_fill_(~torch.isfinite(amax), E4M3_NAN)
+    codes = e2m1_codes(x.div(scale.masked_fill_(~some, 1.0).unsqueeze(-1)))
+    pairs = codes.view(torch.int64).flatten(1)  # little-endian: channel 2i in the low half
+    packed.copy_(pairs.bitwise_right_shift(28).bitwise_or_(pairs))
 
 
-def require_finite(amax: torch.Tensor, what: str) -> None:
-    """ValueError that says which and where when group maxima [..., g] hold a NaN or an infinity."""
-    if amax.numel() and not bool(torch.isfinite(amax.sum())):
-        bad = ~torch.isfinite(amax)
-        if bool(bad.any()):
-            at = bad.nonzero()[0].tolist()
-            kind = "NaN" if bool(torch.isnan(amax[tuple(at)])) else "infinity"
-            raise ValueError(
-                f"{what}: the input holds a {kind} (row {at[:-1]}, channel group {at[-1]}); "
-                "hidden states must be finite, look for the layer that overflowed."
-            )
+def require_finite(bad: torch.Tensor, x: torch.Tensor, what: str) -> None:
+    """ValueError that says what and where when any of ``bad`` [..., g], the groups of ``x`` [..., g, n] that are not finite, is set."""
+    if bool(bad.any()):
+        at = bad.nonzero()[0].tolist()
+        kind = "NaN" if bool(torch.isnan(x[tuple(at)]).any()) else "infinity"
+        raise ValueError(
+            f"{what}: the input holds a {kind} (row {at[:-1]}, channel group {at[-1]}); "
+            "hidden states must be finite, look for the layer that overflowed."
+        )
 
 
 @cache
@@ -278,10 +286,8 @@ def _launch_quantize(x, centroids, labels, check):
             rows2d, base, labels if has_base else rows2d, packed, scales, d, g, rows2d.stride(0), base.stride(0),
             HAS_BASE=has_base, NATIVE=native_fp8(x), BLOCK_G=block,
         )
-    if check and bool((scales == E4M3_NAN).any()):
-        at = (scales == E4M3_NAN).nonzero()[0].tolist()
-        raise ValueError(
-            f"quantize_nvfp4: the input holds a NaN or an infinity (row {at[:-1]}, channel group {at[-1]}); "
-            "hidden states must be finite, look for the layer that overflowed."
-        )
+    if check:
+        bad = scales == E4M3_NAN
+        if bool(bad.any()):
+            require_finite(bad, torch.nn.functional.pad(x.float(), (0, g * GROUP - d)).unflatten(-1, (g, GROUP)), "quantize_nvfp4")
     return packed, scales
