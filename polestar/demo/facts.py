@@ -1,0 +1,120 @@
+"""Calendar and sequence facts, worked out in words.
+
+Contract: every answer ends with a line `Answer: ...`; a text is right when that line is exactly right.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+
+from polestar.demo.problems import Problem
+from polestar.demo.words import DAYS, LETTERS, MONTH_DAYS, MONTHS, join, number_word, pick
+
+
+def answer_line(text: str) -> str | None:
+    """What follows the last `Answer: `, or None."""
+    found = re.search(r"Answer: ([^\n]+)$", text.strip())
+    return found.group(1).strip() if found else None
+
+
+def _make(kind: str, prompt: str, body: str, answer: str) -> Problem:
+    def check(text: str) -> str:
+        got = answer_line(text)
+        return "" if got == answer else f"answer {got!r}, not {answer!r}"
+
+    return Problem("facts", kind, prompt, f"{body}\nAnswer: {answer}", check)
+
+
+def _cycle(rng: random.Random, names: list[str], unit: str, question: str, kind: str) -> Problem:
+    """Which day or month comes n after or before another."""
+    n = rng.randint(3, 9)
+    forward = rng.random() < 0.6
+    start = rng.randrange(len(names))
+    walk = [names[(start + (i if forward else -i)) % len(names)] for i in range(n + 1)]
+    side = "after" if forward else "before"
+    prompt = pick(rng, f"{question} is {n} {unit}s {side} {walk[0]}?", f"{question} comes {n} {unit}s {side} {walk[0]}?", f"Name the {unit} that is {n} {unit}s {side} {walk[0]}.")
+    style = rng.randrange(4)
+    if style == 0:
+        body = f"{walk[0]} comes first. " + " ".join(f"{number_word(i).capitalize()} {side} is {walk[i]}." for i in range(1, n + 1))
+    elif style == 1:
+        body = pick(rng, "Count step by step: ", "We count: ") + ", ".join(f"{i} {walk[i]}" for i in range(1, n + 1)) + "."
+    elif style == 2:
+        body = f"Start at {walk[0]} and go {number_word(n)} steps " + ("forward" if forward else "back") + f": {join(walk[1:])}."
+    else:
+        body = f"{side.capitalize()} {walk[0]} comes {walk[1]}" + "".join(f", then {w}" for w in walk[2:]) + "."
+    if rng.random() < 0.4:
+        body += " " + pick(rng, f"So it is {walk[-1]}.", f"That is {walk[-1]}.", f"After {number_word(n)} steps we are at {walk[-1]}.")
+    return _make(kind, prompt, body, walk[-1])
+
+
+def _range(rng: random.Random) -> Problem:
+    """List the months or letters from one to another, and how many they are."""
+    if rng.random() < 0.6:
+        n, start = rng.randint(5, 11), rng.randrange(12)
+        items, unit = [MONTHS[(start + i) % 12] for i in range(n)], "months"
+    else:
+        n = rng.randint(6, 12)
+        start = rng.randrange(26 - n + 1)
+        items, unit = LETTERS[start : start + n], "letters"
+    prompt = pick(rng, f"List the {unit} from {items[0]} to {items[-1]} and count them.", f"Which {unit} run from {items[0]} to {items[-1]}, and how many are there?")
+    style = rng.randrange(4)
+    if style == 0:
+        body = f"The {unit} are {join(items)}."
+    elif style == 1:
+        body = " ".join(f"{i + 1} {x}" + ("," if i < n - 1 else ".") for i, x in enumerate(items))
+    elif style == 2:
+        body = f"There are {number_word(n)} {unit} from {items[0]} to {items[-1]}: {join(items)}."
+    else:
+        body = f"We begin with {items[0]}" + "".join(f", then {x}" for x in items[1:-1]) + f" and end with {items[-1]}."
+    if rng.random() < 0.3:
+        body += f" That makes {number_word(n)} {unit}."
+    return _make("range", prompt, body, f"{n} {unit}")
+
+
+def _sequence(rng: random.Random) -> Problem:
+    """Continue an arithmetic sequence."""
+    step, n = rng.choice([2, 3, 4, 5, 6, 7, 8, 9, 10]), rng.randint(4, 7)
+    up = rng.random() < 0.65
+    start = rng.randint(1, 99 - step * (n + 2)) if 99 - step * (n + 2) >= 1 else 1
+    terms = [start + step * i for i in range(n + 3)]
+    terms = [t for t in terms if t < 100]
+    if not up:
+        terms.reverse()
+    shown, rest = terms[:3], terms[3:]
+    given, more = ", ".join(map(str, shown)), ", ".join(map(str, rest))
+    prompt = pick(rng, f"Continue the sequence {given} with {len(rest)} more numbers.", f"What are the next {len(rest)} numbers after {given}?")
+    op, word = ("+", "up") if up else ("-", "down")
+    body = pick(rng, f"The numbers go {word} by {step}.", f"Each step is {op} {step}.", f"From {shown[0]} to {shown[1]} the step is {step}, so we count {word} by {step}.")
+    if rng.random() < 0.85:
+        chain = shown[2:] + rest
+        lines = [f"{a} {op} {step} = {b}" for a, b in zip(chain, chain[1:], strict=False)]
+        body += " " + (", ".join(lines) + "." if rng.random() < 0.5 else "Then " + ", then ".join(lines) + ".")
+    return _make("sequence", prompt, body, more)
+
+
+def _month_days(rng: random.Random) -> Problem:
+    """How many days two neighbouring months have together."""
+    i = rng.randrange(12)
+    j = (i + rng.choice([1, 1, 2, 3])) % 12
+    a, b, x, y = MONTHS[i], MONTHS[j], MONTH_DAYS[i], MONTH_DAYS[j]
+    prompt = pick(rng, f"How many days do {a} and {b} have together?", f"Add the days of {a} and the days of {b} in a common year.", f"What is the number of days in {a} plus {b}?")
+    body = pick(
+        rng,
+        f"{a} has {x} days. {b} has {y} days. Together that is {x} + {y} = {x + y}.",
+        f"{a} has {x} days and {b} has {y} days, so we add {x} + {y} = {x + y}.",
+        f"In a common year {b} has {y} days and {a} has {x}. The sum is {y} + {x} = {y + x}.",
+    )
+    if rng.random() < 0.4:
+        body += f" {a} comes after {MONTHS[i - 1]} and before {MONTHS[(i + 1) % 12]}."
+    return _make("days", prompt, body, f"{x + y} days")
+
+
+def problem(rng: random.Random) -> Problem:
+    """One calendar or sequence question."""
+    kind = rng.choice(["day", "month", "range", "range", "sequence", "sequence", "days"])
+    if kind == "day":
+        return _cycle(rng, DAYS, "day", "Which day", kind)
+    if kind == "month":
+        return _cycle(rng, MONTHS, "month", "Which month", kind)
+    return {"range": _range, "sequence": _sequence, "days": _month_days}[kind](rng)

@@ -1,0 +1,50 @@
+"""The closed vocabulary: names, things and calendar words that the generators draw from."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+SHE = ["Ava", "Cora", "Ella", "Gina", "Ivy", "Kate", "Mia", "Nora", "Rosa", "Tina", "Wendy"]
+HE = ["Ben", "Dan", "Fred", "Hugo", "Jack", "Leo", "Max", "Owen", "Paul", "Sam", "Victor"]
+NAMES = sorted(SHE + HE)
+THINGS = ["apples", "balls", "books", "cards", "coins", "cups", "eggs", "pens", "shells", "stamps", "stones", "toys"]
+PRICED = ["pen", "book", "ball", "cup", "kite", "hat", "lamp", "cake"]
+CONTAINERS = [("box", "boxes"), ("bag", "bags"), ("jar", "jars"), ("shelf", "shelves")]
+FRUIT = ["apple", "banana", "cherry", "fig", "grape", "lemon", "mango", "olive", "peach", "plum"]
+ANIMALS = ["bear", "cat", "dog", "fox", "goat", "horse", "lion", "owl", "rabbit", "wolf"]
+MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
+MONTH_DAYS = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
+DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+LETTERS = [chr(65 + i) for i in range(26)]
+ORDINALS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+
+
+def pronoun(name: str) -> str:
+    """'she' or 'he', fixed for each name."""
+    return "she" if name in SHE else "he"
+
+
+def possessive(name: str) -> str:
+    """'her' or 'his'."""
+    return "her" if name in SHE else "his"
+
+
+def number_word(n: int) -> str:
+    """1 -> 'one' ... 12 -> 'twelve'."""
+    return ORDINALS[n - 1]
+
+
+def join(items: Sequence[str]) -> str:
+    """'a', 'a and b', 'a, b and c'."""
+    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1]
+
+
+def pick(rng: random.Random, *options: str) -> str:
+    """One of the options."""
+    return options[rng.randrange(len(options))]
+
+
+def capital(text: str) -> str:
+    """First letter in upper case, the rest as it is."""
+    return text[:1].upper() + text[1:]
