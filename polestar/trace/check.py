@@ -69,3 +69,13 @@ def _check_clusters(step: Step, n: int, fail: Any) -> None:
         k = a.shape[1]
     if c.points is not None and (c.points.ndim != 3 or c.points.shape[0] != n):
         fail(f"clusters.points has shape {c.points.shape} where ({n}, W + K, P) is expected")
+
+
+def check_notes(notes: list[Any], passes: int, length: int) -> None:
+    """Raise TraceError unless every note has a pass of the trace, a text, and a position or None."""
+    for n in notes:
+        if not isinstance(n, dict) or not isinstance(n.get("text"), str) or type(n.get("pass")) is not int:
+            raise TraceError(f"a note is {short(n)}; it must have a pass and a text")
+        position = n.get("position")
+        if not -1 <= n["pass"] < max(1, passes) or not (position is None or (type(position) is int and 0 <= position < length)):
+            raise TraceError(f"a note stands at pass {n['pass']}, position {position}, outside {passes} passes of {length} positions")

@@ -12,7 +12,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from .check import check_step
+from .check import check_notes, check_step
 from .header import Header, TraceError
 from .step import Step
 
@@ -89,11 +89,8 @@ class Trace:
 
     def note(self, passno: int, text: str, position: int | None = None) -> dict[str, Any]:
         """Pin a note to a pass and, if given, a position. Raises TraceError outside the trace."""
-        if not -1 <= passno < max(1, len(self.steps)):
-            raise TraceError(f"a note at pass {passno} is outside the trace, which holds passes 0 to {len(self.steps) - 1}")
-        if position is not None and not 0 <= position < self.header.length:
-            raise TraceError(f"a note at position {position} is outside [0, {self.header.length})")
         entry = {"pass": int(passno), "position": None if position is None else int(position), "text": str(text)}
+        check_notes([entry], len(self.steps), self.header.length)
         self.notes.append(entry)
         return entry
 

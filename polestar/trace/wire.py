@@ -38,8 +38,10 @@ def b64(array: np.ndarray | None, dtype: str) -> str | None:
 
 def plain(value: Any) -> Any:
     """`value` as strict JSON: numpy becomes lists and numbers, tuples lists, NaN null, infinities "inf" and "-inf"."""
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, (bool, int)):
         return value
+    if isinstance(value, str):  # half a surrogate pair is text to Python, but cannot be sent as UTF-8
+        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, float):
         return value if math.isfinite(value) else None if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, Mapping):
