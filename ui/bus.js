@@ -1,0 +1,56 @@
+// Runs once, when gradio has mounted the bus (gr.HTML's js_on_load: element, trigger, props and watch are in scope).
+// The value is base64 of stream messages, one a line. It goes to the panels as text, in order; nothing here reads model text.
+const root = element.querySelector('#polestar-bus');
+const doc = document.documentElement;
+const send = (command) => trigger('command', command);
+const BUTTONS = {
+  run: (s) => !['running', 'paused', 'queued', 'loading'].includes(s), pause: (s) => s === 'running', continue: (s) => s === 'paused',
+  step: (s) => s === 'running' || s === 'paused', stop: (s) => ['running', 'paused', 'queued', 'loading'].includes(s),
+};
+
+// What state the run is in decides which buttons make sense; said to the document too, for the style sheet, and to the person.
+function enter(state, text) {
+  doc.dataset.run = state;
+  const line = document.getElementById('ps-status');
+  if (line) { line.textContent = state === 'empty' ? '' : state + (text && text !== state ? ` · ${text}` : ''); line.title = text || ''; }
+  for (const [name, may] of Object.entries(BUTTONS)) {
+    const button = document.getElementById(`ps-${name}`);
+    if (button) button.disabled = !may(state);
+  }
+}
+
+let app = null;
+let run = 0; // of the messages that are shown now: r7 is 7, later runs have larger numbers
+let next = 0; // seq expected
+let hole = 0; // timer: a message was passed over (gradio shows the last of several values that come while the tab is busy)
+const early = [];
+const HOLE_MS = 120;
+
+function look(text) {
+  const message = JSON.parse(text);
+  const number = Number(message.run.slice(1));
+  if (number < run) return;
+  if (number > run) { run = number; next = 0; }
+  if (message.seq === next) next += 1;
+  else if (message.seq > next) hole ||= setTimeout(() => { hole = 0; send({cmd: 'resend', run: `r${run}`, from: next}); }, HOLE_MS);
+  for (const event of message.events) if (event.type === 'status') enter(event.state, event.text);
+  app ? app.receive(text) : early.push(text);
+}
+
+watch('value', () => {
+  if (!props.value) return;
+  const bytes = Uint8Array.from(atob(props.value), (c) => c.charCodeAt(0));
+  for (const text of new TextDecoder().decode(bytes).split('\n')) look(text);
+});
+
+enter('empty', '');
+import(new URL('polestar/js/main.js', document.baseURI).href).then((module) => {
+  app = module.mount(root, {send});
+  for (const text of early.splice(0)) app.receive(text);
+  window.polestar = {app, send, get seq() { return next; }, get run() { return `r${run}`; }};
+  doc.dataset.polestar = 'ready';
+  send({cmd: 'hello'});
+}).catch((error) => {
+  root.textContent = `The page's own script did not load (${error.message}); reload the page.`;
+  console.error(error);
+});

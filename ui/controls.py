@@ -1,0 +1,168 @@
+"""The controls of a decode, made from the tables of methods and parameters.
+
+Contract: every parameter of every method in the table gets one native control with one sentence of help and the paper's default; a new
+method or parameter needs nothing here. Values travel as a dict by parameter name. Knows the tables, not the engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import gradio as gr
+
+from polestar.config import PARAMS, Param
+from polestar.decoders import METHODS
+
+# Ranges worth a slider on the page, where the parameter itself allows far more.
+RANGES = {
+    "gen_length": (8, 512), "block_length": (1, 128), "K": (1, 32), "k": (1, 32), "tau_upd": (0, 64), "window_prefix": (0, 8),
+    "window_suffix": (0, 8), "alpha": (0, 50), "h": (0, 32), "temperature": (0, 2), "tau_s": (0, 1.05), "tau_suf": (0, 1.05),
+}  # fmt: skip
+STEPS = {"gen_length": 8}
+SHORT = {"gen_length": "length", "block_length": "B", "cache_refresh": "cache", "drift_commit": "drift", "suffix_commit": "suffix"}
+GROUPS = {"cache": "Cache", "commit": "Commit", "method": "Method", "length": "Run", "run": "Run"}
+
+
+def all_params() -> dict[str, Param]:
+    """Every parameter of every method, shared ones first."""
+    found = dict(PARAMS)
+    for method in METHODS.values():
+        for name, param in method.specs.items():
+            found.setdefault(name, param)
+    return found
+
+
+def paper_values(method: str, preset: str = "paper") -> dict[str, Any]:
+    """Every value of a method's preset, by name."""
+    row = METHODS[method]
+    return {name: p.default for name, p in row.specs.items()} | dict(row.presets.get(preset, {}))
+
+
+def names_of(methods: Iterable[str]) -> set[str]:
+    """Parameters that at least one of the methods has."""
+    return {name for m in methods if m in METHODS for name in METHODS[m].specs}
+
+
+def shown(value: Any) -> str:
+    """A default as the help says it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value)
+
+
+def help_of(param: Param) -> str:
+    """One sentence of help, then the paper's default."""
+    when = {"pass": "", "block": " Takes effect at the next block.", "run": " Takes effect in the next run."}[param.live]
+    return f"{param.help} Default: {shown(param.default)}.{when}"
+
+
+def make_control(param: Param, visible: bool = True) -> gr.components.Component:
+    """The native control of a parameter."""
+    common = {"label": SHORT.get(param.name, param.symbol), "info": help_of(param), "visible": visible, "elem_classes": ["ps-param"],
+              "elem_id": f"ps-{param.name}", "interactive": True}  # fmt: skip
+    if param.kind is bool:
+        return gr.Checkbox(value=param.default, **{**common, "elem_classes": ["ps-switch"]})
+    if param.choices:
+        return gr.Dropdown(value=param.default, choices=list(param.choices), **{**common, "elem_classes": ["ps-choice"]}, filterable=False)
+    if param.kind is str:
+        return gr.Textbox(value=param.default, **{**common, "elem_classes": ["ps-choice"]})
+    low, high = RANGES.get(param.name, (param.minimum, param.maximum))
+    if low is None or high is None or high - low > 4096 or math.isinf(high):
+        value = None if isinstance(param.default, float) and math.isinf(param.default) else param.default
+        return gr.Number(value=value, minimum=param.minimum, maximum=param.maximum, precision=0 if param.kind is int else None,
+                         **{**common, "elem_classes": ["ps-number"]})  # fmt: skip
+    step = STEPS.get(param.name, param.step or (1 if param.kind is int else 0.01))
+    return gr.Slider(value=param.default, minimum=low, maximum=high, step=step, **common)
+
+
+def marks_css(params: dict[str, Param]) -> str:
+    """Style that marks the default of every slider on its track."""
+    rules = []
+    for param in params.values():
+        low, high = RANGES.get(param.name, (param.minimum, param.maximum))
+        if param.kind in (int, float) and low is not None and high is not None and low <= param.default <= high and high > low:
+            rules.append(f"#ps-{param.name} {{ --paper: {(param.default - low) / (high - low):.4f} }}")
+    return "\n".join(rules)
+
+
+class Controls:
+    """All parameter controls of the page. Make it inside a `gr.Blocks`."""
+
+    def __init__(self, methods: tuple[str, ...]):
+        self.params = all_params()
+        self.of: dict[str, gr.components.Component] = {}
+        visible = names_of(methods)
+        plain = [p for p in self.params.values() if not p.expert]
+        for group in dict.fromkeys(GROUPS.values()):
+            mine = [p for p in plain if GROUPS.get(p.group, "Method") == group]
+            if not mine:
+                continue
+            with gr.Group(elem_classes=["ps-group"], elem_id=f"ps-group-{group.lower()}"):
+                gr.HTML(html_template=f"<h2>{group}</h2>", elem_classes=["ps-head"], apply_default_css=False)
+                for p in mine:
+                    if p.kind is not bool:
+                        self.of[p.name] = make_control(p, p.name in visible)
+                switches = [p for p in mine if p.kind is bool]
+                if switches:
+                    with gr.Row(elem_classes=["ps-switches"]):
+                        for p in switches:
+                            self.of[p.name] = make_control(p, p.name in visible)
+        with gr.Accordion("More parameters", open=False, elem_id="ps-more"):
+            for p in self.params.values():
+                if p.expert:
+                    self.of[p.name] = make_control(p, p.name in visible)
+
+    @property
+    def names(self) -> list[str]:
+        """Parameter names, in the order of `components`."""
+        return list(self.of)
+
+    @property
+    def components(self) -> list[gr.components.Component]:
+        """The controls themselves."""
+        return list(self.of.values())
+
+    def values(self, given: Iterable[Any]) -> dict[str, Any]:
+        """Values of the controls, in their order, as a dict; an empty number box is the default."""
+        out = {}
+        for name, value in zip(self.names, given, strict=True):
+            param = self.params[name]
+            out[name] = param.default if value is None or value == "" else value
+        return out
+
+    def preset(self, method_a: str, method_b: str | None, preset: str) -> list[Any]:
+        """Updates that put every control to the preset's value of lane A's method and show what the lanes use."""
+        used = names_of([method_a, *([method_b] if method_b else [])])
+        values = paper_values(method_a, preset)
+        if method_b:
+            values = paper_values(method_b) | values
+        out = []
+        for name, param in self.params.items():
+            value = values.get(name, param.default)
+            if isinstance(value, float) and math.isinf(value):
+                value = None
+            if name == "k":
+                out.append(gr.update(value=value, visible=name in used, maximum=_k_limit(values.get("K", 8))))
+            else:
+                out.append(gr.update(value=value, visible=name in used))
+        order = {name: i for i, name in enumerate(self.params)}
+        return [out[order[name]] for name in self.names]
+
+    def visibility(self, method_a: str, method_b: str | None) -> list[Any]:
+        """Updates that show what the lanes use and leave the values alone."""
+        used = names_of([method_a, *([method_b] if method_b else [])])
+        return [gr.update(visible=name in used) for name in self.names]
+
+
+def _k_limit(clusters: Any) -> int:
+    return max(1, int(clusters or 1))
+
+
+def hold_k(clusters: Any, k: Any) -> tuple[Any, str]:
+    """k kept at most K, in sight: the update of k's control and a sentence ("" when nothing was wrong)."""
+    most = _k_limit(clusters)
+    if k is not None and k > most:
+        return gr.update(value=most, maximum=most), f"k = {k:g} is more than K = {most} clusters; k is {most} now."
+    return gr.update(maximum=most), ""

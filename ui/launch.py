@@ -1,0 +1,103 @@
+"""`python app.py`: arguments, then the page.
+
+Contract: bound to 127.0.0.1 unless asked otherwise; no request leaves the machine; a public link needs a password. The page is up before
+torch is: the engine is imported in the background, once the server answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The arguments; leaves with one sentence when they do not fit together."""
+    p = argparse.ArgumentParser(prog="app.py", description="A visual debugger for the decoding of diffusion language models.")
+    p.add_argument("--model", default="demo", help="a registered name or a folder with config.json and safetensors (default: the bundled model)")
+    p.add_argument("--trace", metavar="FILE", help="open a saved trace")
+    p.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine only)")
+    p.add_argument("--port", type=int, default=7860, help="port to listen on; 0 takes a free one (default 7860)")
+    p.add_argument("--share", action="store_true", help="also make a temporary public link; needs --auth")
+    p.add_argument("--auth", metavar="USER:PASSWORD", help="ask for this name and password")
+    p.add_argument("--device", help="cpu or cuda (default: what the machine has)")
+    p.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="number format of the model")
+    args = p.parse_args(argv)
+    if args.auth is not None and not all(args.auth.partition(":")[::2]):
+        p.error(f"--auth takes USER:PASSWORD, not {args.auth!r}; give both, with a colon between")
+    if args.share and not args.auth:
+        p.error("--share makes the page public and needs --auth USER:PASSWORD; add it, or leave --share out")
+    if args.trace is not None and not Path(args.trace).is_file():
+        p.error(f"--trace {args.trace!r} is not a file; give the path of a saved trace")
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serve until interrupted."""
+    args = parse(argv)
+    from .engine import Engine
+
+    page = serve(Engine(args.device, args.dtype), args)
+    try:
+        page.block_thread()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        page.close(verbose=False)
+    return 0
+
+
+def serve(engine: Any, args: argparse.Namespace) -> Any:
+    """Build and launch the page with an engine; returns the running Blocks. Raises SystemExit when the port is taken."""
+    from .quick_import import quicken
+
+    quicken()
+    import gradio as gr
+
+    from .controls import all_params, marks_css
+    from .layout import lay_out
+    from .server import Server
+    from .static import ASSETS, routes
+    from .theme import make_theme
+    from .wiring import wire
+
+    server = Server(engine, trace=args.trace)
+    with gr.Blocks(title="Polestar", analytics_enabled=False, fill_width=True) as page:
+        wire(page, lay_out(args.model, engine.names()), server)
+    page.queue(default_concurrency_limit=None, api_open=False)
+    try:
+        _, url, public = page.launch(
+            server_name=args.host, server_port=args.port or _free_port(args.host), share=args.share, quiet=True, prevent_thread_lock=True,
+            auth=tuple(args.auth.split(":", 1)) if args.auth else None, run_history=False, footer_links=[], ssr_mode=False, pwa=False,
+            enable_monitoring=False, max_threads=40, theme=make_theme(), app_kwargs={"routes": routes()},
+            css_paths=[ASSETS / "css" / "app.css"], css=marks_css(all_params()), head='<link rel="stylesheet" href="polestar/css/page.css">',
+        )  # fmt: skip
+    except OSError:
+        print(f"port {args.port} of {args.host} is in use; choose another with --port, or --port 0 for a free one", file=sys.stderr)
+        raise SystemExit(1) from None
+    print(f"Polestar is at {url}" + (f" and {public}" if public else ""), flush=True)
+    threading.Thread(target=_warm, args=(engine,), name="polestar-import", daemon=True).start()
+    return page
+
+
+def _warm(engine: Any) -> None:
+    """Import what the first run needs, after the first page has had time to load."""
+    sleep(2.0)
+    prepare = getattr(engine, "prepare", None)
+    if prepare is not None:
+        prepare()
+
+
+def _free_port(host: str) -> int:
+    import socket
+
+    with socket.socket() as s:
+        s.bind((host, 0))
+        return s.getsockname()[1]

@@ -1,0 +1,215 @@
+"""A run of the page: one or two lanes, decoded in a worker thread, streamed to one tab.
+
+Contract: the event loop never waits for a forward pass. `Run.stop` acts within one pass, from any thread. The worker leaves the line
+for the model, and lets go of its memory, however it ends; what was traced stays in `traces`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from polestar.trace import wire
+
+from .stream import Channel, status
+
+log = logging.getLogger("polestar.ui")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the controls say when Run is pressed. `pace` in passes a second, 0 for full speed."""
+
+    model: str
+    prompt: str
+    lanes: dict[str, tuple[str, str, dict[str, Any]]]  # lane -> (method, preset, values)
+    interleave: bool = False
+    pace: float = 0.0
+    level: str = "full"
+
+
+@dataclass
+class Lane:
+    """A lane of a run that goes on."""
+
+    name: str
+    config: Any
+    session: Any = None
+    done: bool = False
+    vocab: Any = None
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+class Run:
+    """One decode of each lane, in one worker thread."""
+
+    def __init__(self, channel: Channel, engine: Any, request: Request):
+        self.channel, self.engine, self.request = channel, engine, request
+        self.name = channel.run
+        self.pace = request.pace
+        self.lanes: dict[str, Lane] = {}
+        self.traces: dict[str, Any] = {}
+        self.stopping = threading.Event()
+        self.paused = False
+        self._nudge = threading.Event()  # ends a pause between two passes of a paced run
+        self._thread: threading.Thread | None = None
+        self._pending: dict[str, Any] = {}
+
+    # ---- from the event loop ------------------------------------------------------------------------------------------------
+
+    def start(self, done: Any) -> None:
+        """Begin in a new thread; `done()` is called from it at the very end."""
+        self._thread = threading.Thread(target=self._work, args=(done,), name=f"polestar-{self.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Is the worker still there?"""
+        return self._thread is not None and self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End after the pass that is running."""
+        self.stopping.set()
+        self._each("stop")
+        self._nudge.set()
+
+    def pause(self) -> None:
+        """Wait before the next pass."""
+        if not self.stopping.is_set() and not self.paused:
+            self.paused = True
+            self._each("pause")
+            self._say("paused", "paused; step, continue or stop")
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        if self.paused:
+            self.paused = False
+            self._each("resume")
+            self._nudge.set()
+            self._say("running", self._what())
+
+    def step(self) -> None:
+        """One pass of each lane that runs, then wait again."""
+        if not self.paused:
+            self.pause()
+        self._each("step_once")
+        self._nudge.set()
+
+    def set(self, name: str, value: Any) -> None:
+        """Change a parameter of every lane that has it; lanes still to come start with it. Raises ValueError in one sentence."""
+        if name == "pace":
+            self.pace = float(value)
+            self._nudge.set()
+            return
+        for lane in self.lanes.values():
+            if name in lane.config and not lane.done:
+                lane.config = lane.config.replace(**{name: value})
+                if lane.session is not None:
+                    lane.session.set(name, value)
+
+    def _each(self, action: str) -> None:
+        for lane in self.lanes.values():
+            if lane.session is not None and not lane.done:
+                getattr(lane.session, action)()
+
+    def _say(self, state: str, text: str) -> None:
+        self.channel.put(status(state, text), run=self.name)
+
+    # ---- in the worker ------------------------------------------------------------------------------------------------------
+
+    def _work(self, done: Any) -> None:
+        try:
+            self._prepare()
+            if self.request.interleave:
+                self._interleaved(list(self.lanes.values()))
+            else:
+                for lane in self.lanes.values():
+                    self._interleaved([lane])
+            stopped = self.stopping.is_set()
+            self._say("stopped" if stopped else "done", "stopped; what was decoded stays" if stopped else self._summary())
+        except (ValueError, MemoryError, FileNotFoundError) as error:
+            self._say("error", str(error) or "the machine ran out of memory; choose a shorter length or a smaller model")
+        except Exception as error:
+            log.exception("a run failed")
+            self._say("error", f"the decode failed ({type(error).__name__}: {error}); the server's log says where")
+        finally:
+            for lane in self.lanes.values():
+                if lane.session is not None:
+                    self.traces[lane.name] = lane.session.trace
+                lane.session = None
+                lane.done = True
+            done()
+
+    def _prepare(self) -> None:
+        request = self.request
+        if not request.prompt.strip():
+            raise ValueError("the prompt is empty; write something or choose an example")
+        for name, (method, preset, values) in request.lanes.items():
+            self.lanes[name] = Lane(name, self.engine.config(method, preset, values))
+        self._say("loading", f"loading {request.model}")
+        loaded = self.engine.load(request.model)
+        codec = self.engine.codec(loaded)
+        ids = codec.encode_chat(request.prompt)
+        self.codec = codec
+        vocab = wire.VocabSender(codec)
+        for lane in self.lanes.values():
+            lane.vocab = vocab
+            lane.session = self.engine.session(loaded, ids, lane.config, request.level)
+        if not self.stopping.is_set():
+            self._say("loading", "warming up")
+            for lane in self.lanes.values():
+                self.engine.warm_up(loaded, lane.config)
+        for lane in self.lanes.values():
+            header = lane.session.trace.header
+            self.channel.put(
+                {"type": "header", "lane": lane.name, "header": wire.encode_header(header, live=True)}, vocab.for_header(header), run=self.name
+            )
+        if self.stopping.is_set():
+            self._each("stop")
+        elif self.paused:
+            self._each("pause")
+        self._say("paused" if self.paused else "running", self._what())
+
+    def _interleaved(self, lanes: list[Lane]) -> None:
+        """Decode the given lanes pass by pass in turn (a single lane: without a break)."""
+        going = [(lane, lane.session.steps()) for lane in lanes]
+        due = monotonic()
+        while going:
+            for lane, steps in list(going):
+                step = None if self.stopping.is_set() else next(steps, None)
+                if step is None:
+                    going.remove((lane, steps))
+                    self._end(lane)
+                    continue
+                self.channel.put_step(lane.name, step, lane.session.trace.header, lane.vocab, run=self.name)
+            due = self._wait(due)
+
+    def _wait(self, due: float) -> float:
+        """Keep the pace; returns when the next pass is due."""
+        while self.pace > 0 and not self.stopping.is_set() and not self.paused:
+            now = monotonic()
+            left = due + 1 / self.pace - now
+            if left <= 0:
+                return max(due + 1 / self.pace, now - 1 / self.pace)
+            self._nudge.wait(left)
+            self._nudge.clear()
+        return monotonic()
+
+    def _end(self, lane: Lane) -> None:
+        lane.done = True
+        trace = lane.session.trace
+        ended = "done" if trace.complete else "stopped"
+        self.channel.put({"type": "end", "lane": lane.name, "status": ended, "metrics": wire.encode_metrics(trace, self.codec)}, run=self.name)
+
+    def _what(self) -> str:
+        if len(self.lanes) < 2:
+            return "live"
+        if self.request.interleave:
+            return "live, lanes interleaved for watching; times are not for comparison"
+        return "live, one lane after the other; each is timed alone"
+
+    def _summary(self) -> str:
+        return "interleaved for watching; times are not for comparison" if self.request.interleave and len(self.lanes) > 1 else "done"

@@ -1,0 +1,151 @@
+"""Who is looking: one `Tab` for each open page, all sharing one engine and one line for the model.
+
+Contract: `run` and `drain` are async generators of bus values for one tab; between two values they let at least `TICK` seconds pass, so a
+screen sees at most about 20 updates a second, the last one always. A run ends when its generator is closed, when the tab goes away, or on
+stop. `command` answers at once and never waits for a forward pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from .line import Line
+from .runs import Request, Run
+from .stream import Channel, status
+
+log = logging.getLogger("polestar.ui")
+TICK = 0.05
+
+
+class Tab:
+    """One open page."""
+
+    def __init__(self) -> None:
+        self.channel = Channel()
+        self.run: Run | None = None
+        self.pump: object | None = None  # who sends at present; a new run takes over
+        self.ticket: Any = None
+
+    def stop(self) -> None:
+        """End the run, wherever it is: waiting, loading or decoding."""
+        if self.run is not None:
+            self.run.stop()
+        if self.ticket is not None and (self.run is None or not self.run.alive):
+            self.ticket.leave()
+
+
+class Server:
+    """The tabs of one app."""
+
+    def __init__(self, engine: Any, trace: str | None = None):
+        self.engine, self.trace = engine, trace
+        self.line = Line()
+        self.tabs: dict[str, Tab] = {}
+        self.commands: dict[str, Callable[[Tab, dict[str, Any]], Any]] = {
+            "stop": lambda tab, _: tab.stop(),
+            "pause": lambda tab, _: tab.run and tab.run.pause(),
+            "continue": lambda tab, _: tab.run and tab.run.resume(),
+            "step": lambda tab, _: tab.run and tab.run.step(),
+            "set": lambda tab, c: self.set(tab, str(c.get("name", "")), c.get("value")),
+            "resend": lambda tab, c: tab.channel.behind(str(c.get("run", "")), int(c.get("from", 0))),
+            "hello": lambda tab, _: None,
+        }
+
+    def tab(self, session: str) -> Tab:
+        """The tab of a gradio session."""
+        return self.tabs.setdefault(session, Tab())
+
+    def leave(self, session: str) -> None:
+        """The page was closed or left."""
+        tab = self.tabs.pop(session, None)
+        if tab is not None:
+            tab.stop()
+
+    def set(self, tab: Tab, name: str, value: Any) -> str:
+        """Change a parameter of the run that goes on; returns a sentence when it cannot be, else ""."""
+        if tab.run is None or not tab.run.alive:
+            return ""
+        try:
+            tab.run.set(name, value)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def command(self, session: str, command: Any) -> None:
+        """Act on what the page sent; what is not understood is logged and changes nothing."""
+        tab = self.tab(session)
+        name = command.get("cmd") if isinstance(command, dict) else None
+        act = self.commands.get(name)
+        if act is None:
+            log.warning("the page sent a command that is not known: %.80r", command)
+            return
+        try:
+            act(tab, command)
+        except (ValueError, TypeError, LookupError) as error:
+            tab.channel.put(status(self._state(tab), str(error)))
+
+    @staticmethod
+    def _state(tab: Tab) -> str:
+        if tab.run is None:
+            return "empty"
+        return ("paused" if tab.run.paused else "running") if tab.run.alive else "stopped"
+
+    # ---- streams ------------------------------------------------------------------------------------------------------------
+
+    async def run(self, session: str, request: Request) -> AsyncIterator[str]:
+        """Decode, and stream it. The tab's earlier run is ended first."""
+        tab = self.tab(session)
+        tab.stop()
+        me = tab.pump = object()
+        tab.channel.begin(status("queued", "waiting for the model"))
+        run = tab.run = Run(tab.channel, self.engine, request)
+        ticket = tab.ticket = self.line.enter()
+        try:
+            place = None
+            while not ticket.left and (now := ticket.place) > 0:
+                if now != place:
+                    place = now
+                    tab.channel.put(status("queued", _waiting(now), now), run=run.name)
+                async for value in self._flush(tab, me):
+                    yield value
+                await asyncio.sleep(TICK)
+            if ticket.left or run.stopping.is_set():
+                tab.channel.put(status("stopped", "left the line; nothing was decoded"), run=run.name)
+            else:
+                run.start(ticket.leave)
+            while tab.pump is me and (run.alive or not tab.channel.idle):
+                value = tab.channel.take()
+                if value is not None:
+                    yield value
+                await asyncio.sleep(TICK)
+        finally:
+            run.stop()
+            if not run.alive:
+                ticket.leave()
+            if tab.pump is me:
+                tab.pump = None
+
+    async def drain(self, session: str) -> AsyncIterator[str]:
+        """Send what is waiting for a tab that has no run to send it."""
+        tab = self.tab(session)
+        if tab.pump is None:
+            me = tab.pump = object()
+            try:
+                async for value in self._flush(tab, me):
+                    yield value
+            finally:
+                if tab.pump is me:
+                    tab.pump = None
+
+    @staticmethod
+    async def _flush(tab: Tab, me: object) -> AsyncIterator[str]:
+        while tab.pump is me and (value := tab.channel.take()) is not None:
+            yield value
+            await asyncio.sleep(TICK)
+
+
+def _waiting(place: int) -> str:
+    return "waiting for the model; next in line" if place == 1 else f"waiting for the model; {place - 1} before you in line"

@@ -1,0 +1,138 @@
+"""What happens when a control is touched.
+
+Contract: every listener either answers from the tables at once, or hands over to `ui.server`; none waits for a forward pass. The bus is the
+only output of a decode.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import gradio as gr
+
+from polestar.decoders import METHODS
+
+from .controls import hold_k
+from .layout import DETAILS, ORDERS, PACES, Parts
+from .runs import Request
+from .server import Server
+
+QUICK = {"queue": False, "show_progress": "hidden", "trigger_mode": "multiple", "api_visibility": "private"}
+STREAM = {"show_progress": "hidden", "trigger_mode": "multiple", "concurrency_limit": None, "api_visibility": "private"}
+LIVE = {"queue": False, "show_progress": "hidden", "trigger_mode": "always_last", "api_visibility": "private"}
+FLIP = "() => { const c = document.body.classList; const dark = c.toggle('dark'); c.toggle('light', !dark); }"
+
+
+def wire(page: gr.Blocks, parts: Parts, server: Server) -> None:
+    """Connect everything. Call inside the open Blocks."""
+    _runs(parts, server)
+    _live(parts, server)
+    _choices(parts)
+
+    def leave(http: gr.Request) -> None:
+        server.leave(http.session_hash)
+
+    page.unload(leave)
+    parts.buttons["theme"].click(None, None, None, js=FLIP)
+    for button, text in parts.examples:
+        button.click(None, None, parts.prompt, js=f"() => {json.dumps(text)}", show_progress="hidden")
+
+
+def _runs(parts: Parts, server: Server) -> None:
+    """Run, the commands of the page, and the buttons that are commands too."""
+    first = [parts.prompt, parts.model, parts.method_a, parts.compare, parts.method_b, parts.preset, parts.pace, parts.order, parts.detail]
+
+    async def run(http: gr.Request, prompt, model, a, both, b, preset, pace, order, detail, *given) -> AsyncIterator[str]:
+        values = parts.params.values(given)
+        lanes = {"A": (a, preset, _only(values, a))}
+        if both:
+            lanes["B"] = (b, preset if preset in METHODS[b].presets else "paper", _only(values, b))
+        request = Request(model=model or "", prompt=prompt or "", lanes=lanes, interleave=ORDERS[order], pace=PACES[pace], level=DETAILS[detail])
+        async for value in server.run(http.session_hash, request):
+            yield value
+
+    async def drain(http: gr.Request) -> AsyncIterator[str]:
+        async for value in server.drain(http.session_hash):
+            yield value
+
+    def command(event: gr.EventData, http: gr.Request) -> None:
+        server.command(http.session_hash, event._data)
+
+    def press(name: str):
+        def act(http: gr.Request) -> None:
+            server.command(http.session_hash, {"cmd": name})
+
+        return act
+
+    inputs = [*first, *parts.params.components]
+    gr.on([parts.buttons["run"].click, parts.prompt.submit], run, inputs, parts.bus, **STREAM)
+    parts.bus.command(command, None, None, **QUICK).then(drain, None, parts.bus, **STREAM)
+    for name in ("pause", "continue", "step", "stop"):
+        parts.buttons[name].click(press(name), None, None, **QUICK)
+
+
+def _live(parts: Parts, server: Server) -> None:
+    """Parameters and pace that move during a run."""
+
+    def setter(name: str):
+        def act(value: Any, http: gr.Request) -> None:
+            problem = server.set(server.tab(http.session_hash), name, parts.params.params[name].default if value in (None, "") else value)
+            if problem:
+                gr.Warning(problem, duration=6)
+
+        return act
+
+    for name, component in parts.params.of.items():
+        component.input(setter(name), component, None, **LIVE)
+
+    def set_pace(value: str, http: gr.Request) -> None:
+        server.set(server.tab(http.session_hash), "pace", PACES[value])
+
+    parts.pace.input(set_pace, parts.pace, None, **LIVE)
+
+    def keep_k(clusters: Any, k: Any):
+        update, sentence = hold_k(clusters, k)
+        if sentence:
+            gr.Info(sentence, duration=6)
+        return update
+
+    of = parts.params.of
+    if "K" in of and "k" in of:
+        gr.on([of["K"].input, of["k"].input], keep_k, [of["K"], of["k"]], of["k"], **LIVE)
+
+
+def _choices(parts: Parts) -> None:
+    """Method, preset, model: what is shown and what the controls say."""
+    lanes = [parts.method_a, parts.compare, parts.method_b]
+    components = parts.params.components
+
+    def method(a, both, b, preset):
+        preset = preset if preset in METHODS[a].presets else "paper"
+        return [gr.update(choices=list(METHODS[a].presets), value=preset), *parts.params.preset(a, b if both else None, preset)]
+
+    def reset(a, both, b):
+        return method(a, both, b, "paper")
+
+    def preset(a, both, b, chosen):
+        return parts.params.preset(a, b if both else None, chosen)
+
+    def visibility(a, both, b):
+        return [gr.update(visible=bool(both)), *parts.params.visibility(a, b if both else None)]
+
+    parts.method_a.input(method, [*lanes, parts.preset], [parts.preset, *components], **QUICK)
+    parts.buttons["reset"].click(reset, lanes, [parts.preset, *components], **QUICK)
+    parts.preset.input(preset, [*lanes, parts.preset], components, **QUICK)
+    gr.on([parts.compare.input, parts.method_b.input], visibility, lanes, [parts.method_b, *components], **QUICK)
+
+    def chips(model):
+        own = model if model in parts.chips else ""
+        return [gr.update(visible=name == own) for name in parts.chips]
+
+    parts.model.input(chips, parts.model, list(parts.chips.values()), **QUICK)
+
+
+def _only(values: dict[str, Any], method: str) -> dict[str, Any]:
+    """The values that a method takes."""
+    return {name: value for name, value in values.items() if name in METHODS[method].specs}
