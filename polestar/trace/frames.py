@@ -77,7 +77,7 @@ def _steps(trace: Trace) -> Any:
         packets = None if s.packet_rows is None else float(s.packet_rows.sum(dtype=np.int64)) / trace.header.n_layers
         rows.append({
             "pass": s.index, "block": s.block, "block_start": s.block_start, "block_end": s.block_end, "kind": s.kind,
-            "refresh": s.refresh, "refresh_reason": s.refresh_reason, "count_last": s.count_last, "count_since": s.count_since,
+            "refresh": s.refresh, "refresh_reason": s.refresh_reason or None, "count_last": s.count_last, "count_since": s.count_since,
             "rows": s.rows, "packet_rows": packets, "committed": len(s.commits), "committed_total": total,
             "seconds": s.seconds, "elapsed": s.elapsed, **{f"phase_{name}": v for name, v in s.phases.items()},
             "changes": json.dumps(plain([[c.name, c.old, c.new] for c in s.changes])) if s.changes else None,

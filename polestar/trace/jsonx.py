@@ -33,7 +33,7 @@ def encode(value: Any, arrays: list[np.ndarray] | None, depth: int = 0) -> Any:
         return [encode(v, arrays, depth + 1) for v in value]
     if isinstance(value, dict):
         if all(isinstance(k, str) and not k.startswith("$") for k in value):
-            return {k: encode(v, arrays, depth + 1) for k, v in value.items()}
+            return {k: encode(value[k], arrays, depth + 1) for k in sorted(value)}  # the order of arrays must not depend on that of keys
         return {"$table": [[encode(k, None, depth + 1), encode(v, arrays, depth + 1)] for k, v in value.items()]}
     if isinstance(value, np.ndarray) and arrays is not None and value.dtype.name in DTYPES:
         arrays.append(
