@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from polestar.cache.kv import KVStore
 from polestar.clock import PhaseClock
-from polestar.plan import ForwardPlan, PassResult, Rows
+from polestar.plan import ForwardPlan, LayerCall, LayerHook, PassResult, Rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,18 +196,15 @@ class Transformer(nn.Module):
         """Run one plan: K/V of the fed rows are replaced in `kv`, logits come back for `plan.logits_for` only."""
         rows = self.rows(plan.rows, kv.length)
         x = self.embed(tokens[rows.span[0] : rows.span[1]] if rows.span else tokens[rows.index])
-        attention = None
-        last = self.cfg.n_layers - 1
+        layers = plan.attention_layers if plan.attention_layers is not None else frozenset((self.cfg.n_layers - 1,))
+        call = LayerCall(self, kv, clock, tokens, plan.attention_for, layers, {})
+        hook = plan.hook or LayerHook()
         for layer in range(self.cfg.n_layers):
-            if layer == last and plan.attention_for is not None and plan.hook is None:
-                x, attention = self.run_layer_keeping(layer, x, rows, kv, plan.attention_for, clock=clock)
-            elif plan.hook is not None:
-                x, rows = plan.hook.layer(self, layer, x, rows, kv, clock)
-            else:
-                x = self.run_layer(layer, x, rows, kv, clock=clock)
+            last_input = x
+            x, rows = hook.layer(call, layer, x, rows)
         logits = self.logits(x[rows.locate(self.row_for(plan.logits_for))])
         clock.lap("head")
-        return PassResult(hidden=x, rows=rows, logits=logits, attention=attention)
+        return PassResult(hidden=x, rows=rows, logits=logits, attentions=call.attentions, last_input=last_input)
 
     def write_kv(self, layer: int, normed: Float[Tensor, "r d"], rows: Rows, kv: KVStore) -> None:
         """K,V of rows that went through the layer's input norm, written in place."""
@@ -232,20 +229,26 @@ class Transformer(nn.Module):
     ) -> tuple[Float[Tensor, "r d"], Float[Tensor, "h b L"]]:
         """`run_layer`, also returning the attention probabilities (float32) of the positions [keep[0], keep[1]).
 
-        Only those rows pay for materialised probabilities; the rest go through fused attention. Rows must be contiguous.
+        Only those rows pay for materialised probabilities where rows are contiguous; the rest go through fused attention.
         """
         block = self.layers[layer]
         normed = block.attn_norm(x)
         self.write_kv(layer, normed, rows, kv)
         q = rotate(block.queries(normed), rows.cos, rows.sin)
-        a, b = keep[0] - rows.span[0], keep[1] - rows.span[0]
-        probs = block.scores(q[:, a:b], kv.k[layer])
-        parts = [block.weigh(probs, kv.v[layer])]
-        if a > 0:
-            parts.insert(0, block.attend(q[:, :a], kv.k[layer], kv.v[layer]))
-        if b < len(rows):
-            parts.append(block.attend(q[:, b:], kv.k[layer], kv.v[layer]))
-        x = x + block.o_proj(torch.cat(parts) if len(parts) > 1 else parts[0])
+        if rows.span is None:
+            every = block.scores(q, kv.k[layer])
+            mixed = block.weigh(every, kv.v[layer])
+            probs = every[:, rows.locate(torch.arange(*keep, device=x.device))]
+        else:
+            a, b = keep[0] - rows.span[0], keep[1] - rows.span[0]
+            probs = block.scores(q[:, a:b], kv.k[layer])
+            parts = [block.weigh(probs, kv.v[layer])]
+            if a > 0:
+                parts.insert(0, block.attend(q[:, :a], kv.k[layer], kv.v[layer]))
+            if b < len(rows):
+                parts.append(block.attend(q[:, b:], kv.k[layer], kv.v[layer]))
+            mixed = torch.cat(parts) if len(parts) > 1 else parts[0]
+        x = x + block.o_proj(mixed)
         clock.lap("attention")
         x = x + block.mlp(x)
         clock.lap("mlp")
