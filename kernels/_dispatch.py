@@ -1,11 +1,15 @@
 """Which path runs: Triton for CUDA tensors when Triton can be imported, PyTorch for everything else.
 
-Exports ``triton`` and ``tl`` (None without Triton), ``jit`` (``triton.jit``, or the plain function without Triton, so that kernels can be
+Exports ``triton`` and ``tl`` (None without Triton), ``constexpr``, ``jit`` (``triton.jit``, or the plain function without Triton, so that kernels can be
 defined unconditionally) and the checks that the dispatching functions share. With ``TRITON_INTERPRET=1`` in the environment before the
 first import, kernels run on the CPU in Triton's interpreter when a caller asks for them with ``path="triton"``.
 """
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -16,12 +20,72 @@ except (ImportError, OSError, RuntimeError, AttributeError):  # absent, or prese
     triton = None
     tl = None
 
+constexpr = tl.constexpr if triton is not None else Any
 INTERPRET = triton is not None and os.environ.get("TRITON_INTERPRET", "0") == "1"
+ROUND_BY_HAND = tl.constexpr(INTERPRET) if triton is not None else False
 
 
-def jit(function):
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel launch as a dispatching function asked for it: arguments in order, compile-time constants by name."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    args: tuple[Any, ...]
+    constants: dict[str, Any]
+    num_warps: int
+
+
+class _Recorder:
+    """Collects launches in place of running them, as a GPU of ``capability`` would get them."""
+
+    def __init__(self, capability: tuple[int, int]):
+        self.capability = capability
+        self.launches: list[Launch] = []
+
+
+_recorder: _Recorder | None = None
+
+
+@contextmanager
+def record_launches(capability: tuple[int, int]) -> Iterator[list[Launch]]:
+    """Within: ``path="triton"`` works on CPU tensors, runs nothing, and every launch is listed (results hold arbitrary numbers).
+
+    What is compiled ahead of time is thereby exactly what the dispatching functions launch.
+    """
+    global _recorder
+    if triton is None or INTERPRET:
+        raise RuntimeError("recording launches needs Triton, with TRITON_INTERPRET unset; install it or unset the variable.")
+    outer, _recorder = _recorder, _Recorder(capability)
+    try:
+        yield _recorder.launches
+    finally:
+        _recorder = outer
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, num_warps: int = 4, **constants: Any) -> None:
+    """Run ``kernel`` over ``grid`` on the device of its first argument (or record the launch)."""
+    if _recorder is not None:
+        _recorder.launches.append(Launch(kernel, grid, args, constants, num_warps))
+    elif args[0].is_cuda:
+        with torch.cuda.device_of(args[0]):
+            kernel[grid](*args, num_warps=num_warps, **constants)
+    else:
+        kernel[grid](*args, **constants)
+
+
+def jit(function: Callable) -> Callable:
     """``triton.jit`` where Triton exists, else the undecorated function (which is then never called)."""
     return triton.jit(function) if triton is not None else function
+
+
+@jit
+def narrow(x, dtype: constexpr):
+    """fp32 x in the given dtype, rounded to nearest even: the hardware's cast, by hand in the interpreter, which truncates to bfloat16."""
+    if ROUND_BY_HAND and dtype == tl.bfloat16:
+        bits = x.to(tl.int32, bitcast=True)
+        x = ((bits + 0x7FFF + ((bits >> 16) & 1)) & -65536).to(tl.float32, bitcast=True)
+    return x.to(dtype)
 
 
 def use_triton(path: str | None, *tensors: torch.Tensor | None) -> bool:
@@ -39,7 +103,7 @@ def use_triton(path: str | None, *tensors: torch.Tensor | None) -> bool:
     if path == "triton":
         if triton is None:
             raise RuntimeError("the Triton path was asked for, but Triton cannot be imported here; install it or use path='torch'.")
-        if not cuda and not INTERPRET:
+        if not (cuda or INTERPRET or _recorder is not None):
             raise RuntimeError("the Triton path was asked for on CPU tensors; it runs there only with TRITON_INTERPRET=1 set before the import.")
         return True
     return path is None and cuda and triton is not None
@@ -47,6 +111,8 @@ def use_triton(path: str | None, *tensors: torch.Tensor | None) -> bool:
 
 def native_fp8(tensor: torch.Tensor) -> bool:
     """Whether this tensor's device converts E4M3 in hardware (compute capability 8.9 and above); elsewhere integers do it, bit for bit."""
+    if _recorder is not None:
+        return _recorder.capability >= (8, 9)
     return tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) >= (8, 9)
 
 

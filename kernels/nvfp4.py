@@ -16,7 +16,7 @@ from functools import cache
 
 import torch
 
-from ._dispatch import jit, native_fp8, tl, use_triton
+from ._dispatch import constexpr, jit, launch, native_fp8, tl, use_triton
 
 GROUP = 16
 E4M3_MAX = 448.0
@@ -115,7 +115,7 @@ def dequantize_torch(packed: torch.Tensor, scales: torch.Tensor, d: int) -> torc
 
 
 @jit
-def e4m3_bits(x, NATIVE: "tl.constexpr"):
+def e4m3_bits(x, NATIVE: constexpr):
     """E4M3 bit patterns (int32) of fp32 x in [0, 448], rounded to nearest even: hardware cast, or integers with the same bits."""
     if NATIVE:
         return x.to(tl.float8e4nv).to(tl.uint8, bitcast=True).to(tl.int32)
@@ -128,7 +128,7 @@ def e4m3_bits(x, NATIVE: "tl.constexpr"):
 
 
 @jit
-def e4m3_value(bits, NATIVE: "tl.constexpr"):
+def e4m3_value(bits, NATIVE: constexpr):
     """fp32 values of E4M3 bit patterns (any integer type, sign allowed)."""
     if NATIVE:
         return bits.to(tl.uint8).to(tl.float8e4nv, bitcast=True).to(tl.float32)
@@ -161,7 +161,7 @@ def e2m1_value(code):
 
 @jit
 def quantize_kernel(x_ptr, base_ptr, label_ptr, packed_ptr, scale_ptr, d, G, x_stride, base_stride,
-                    HAS_BASE: "tl.constexpr", NATIVE: "tl.constexpr", BLOCK_G: "tl.constexpr"):
+                    HAS_BASE: constexpr, NATIVE: constexpr, BLOCK_G: constexpr):
     """One program: BLOCK_G groups of one row; subtracts base[label[row]] first when HAS_BASE."""
     row = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1) * BLOCK_G + tl.arange(0, BLOCK_G)
@@ -194,7 +194,7 @@ def quantize_kernel(x_ptr, base_ptr, label_ptr, packed_ptr, scale_ptr, d, G, x_s
 
 
 @jit
-def dequantize_kernel(packed_ptr, scale_ptr, out_ptr, d, G, NATIVE: "tl.constexpr", BLOCK_G: "tl.constexpr"):
+def dequantize_kernel(packed_ptr, scale_ptr, out_ptr, d, G, NATIVE: constexpr, BLOCK_G: constexpr):
     """One program: BLOCK_G groups of one row, to fp32."""
     row = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1) * BLOCK_G + tl.arange(0, BLOCK_G)
@@ -227,20 +227,27 @@ def quantize_residual(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantise and pack the residuals ``h - centroids[labels]`` (subtraction in fp32), the window's store at block entry.
 
-    h [W, d], centroids [K, d], labels int [W] in [0, K) -> as ``quantize_nvfp4``. Leading layer dimensions go through one at a time.
+    h [W, d], centroids [K, d], labels int [W] in [0, K) -> as ``quantize_nvfp4``; or all with a leading layer dimension.
     """
     _require_float(h, "quantize_residual", "h")
     _require_float(centroids, "quantize_residual", "centroids")
-    if h.ndim != 2 or centroids.ndim != 2 or h.shape[1] != centroids.shape[1] or labels.shape != h.shape[:1]:
+    fits = h.ndim in (2, 3) and centroids.shape == (*h.shape[:-2], *centroids.shape[-2:]) and centroids.shape[-1] == h.shape[-1]
+    if not fits or labels.shape != h.shape[:-1]:
         raise ValueError(
             f"quantize_residual: h is {tuple(h.shape)}, centroids {tuple(centroids.shape)}, labels {tuple(labels.shape)}; "
-            "they must be [W, d], [K, d] and [W]."
+            "they must be [W, d], [K, d] and [W], or all with the same leading layer dimension."
         )
     check = h.device.type == "cpu" if check is None else check
-    if use_triton(path, h, centroids, labels):
+    triton_path = use_triton(path, h, centroids, labels)
+    K, d = centroids.shape[-2:]
+    labels = labels.to(torch.int64)
+    if h.ndim == 3:  # centroids of all layers in one table
+        labels = labels + K * torch.arange(h.shape[0], device=h.device).unsqueeze(-1)
+    labels, centroids = labels.reshape(-1), centroids.reshape(-1, d)
+    if triton_path:
         return _launch_quantize(h, centroids, labels, check)
-    residual = h.to(torch.float32) - centroids.to(torch.float32).index_select(0, labels.to(torch.int64))
-    return quantize_torch(residual, check=check)
+    base = centroids.to(torch.float32).index_select(0, labels).view(h.shape)
+    return quantize_torch(h.to(torch.float32) - base, check=check)
 
 
 def dequantize_nvfp4(packed: torch.Tensor, scales: torch.Tensor, d: int | None = None, *, path: str | None = None) -> torch.Tensor:
@@ -259,7 +266,7 @@ def dequantize_nvfp4(packed: torch.Tensor, scales: torch.Tensor, d: int | None =
         if rows:
             block = 64
             grid = (rows, -(-g // block))
-            dequantize_kernel[grid](packed.contiguous(), scales.contiguous(), out, d, g, NATIVE=native_fp8(packed), BLOCK_G=block)
+            launch(dequantize_kernel, grid, packed.contiguous(), scales.contiguous(), out, d, g, NATIVE=native_fp8(packed), BLOCK_G=block)
         return out
     return dequantize_torch(packed, scales, d)
 
@@ -282,7 +289,8 @@ def _launch_quantize(x, centroids, labels, check):
         grid = (rows2d.shape[0], -(-g // block))
         has_base = centroids is not None
         base = centroids.contiguous() if has_base else rows2d
-        quantize_kernel[grid](
+        launch(
+            quantize_kernel, grid,
             rows2d, base, labels if has_base else rows2d, packed, scales, d, g, rows2d.stride(0), base.stride(0),
             HAS_BASE=has_base, NATIVE=native_fp8(x), BLOCK_G=block,
         )
