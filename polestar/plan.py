@@ -55,11 +55,9 @@ class LayerHook:
     that it did not compute.
     """
 
-    def layer(
-        self, model: Transformer, layer: int, x: Float[Tensor, "r d"], rows: Rows, kv: KVStore, clock: PhaseClock
-    ) -> tuple[Float[Tensor, "r2 d"], Rows]:
+    def layer(self, call: LayerCall, layer: int, x: Float[Tensor, "r d"], rows: Rows) -> tuple[Float[Tensor, "r2 d"], Rows]:
         """Run `layer` on hidden states `x` of `rows`; return the next layer's input and its rows."""
-        return model.run_layer(layer, x, rows, kv, clock=clock), rows
+        return call.run(layer, x, rows), rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,26 +66,53 @@ class ForwardPlan:
 
     `rows`: (start, end) or an int64 tensor of sorted, unique positions to feed; their K/V are written in place.
     `logits_for`: positions that want logits (after the family's shift: the model is asked for the row that predicts them).
-    `attention_for`: (start, end) whose final-layer attention over all keys is kept, or None.
+    `attention_for`: (start, end) whose attention over all keys is kept, or None; in the final layer, or in `attention_layers`.
     """
 
     kind: str
     rows: tuple[int, int] | Tensor
     logits_for: Int[Tensor, "m"]
     attention_for: tuple[int, int] | None = None
+    attention_layers: frozenset[int] | None = None
     refresh: bool = False
     reason: str = ""
     hook: LayerHook | None = None
 
 
+@dataclass(slots=True)
+class LayerCall:
+    """What a hook needs of the pass it is in; `run` is the ordinary layer, which also keeps the attention that the plan asked for."""
+
+    model: Transformer
+    kv: KVStore
+    clock: PhaseClock
+    tokens: Int[Tensor, "L"]
+    keep: tuple[int, int] | None
+    keep_layers: frozenset[int]
+    attentions: dict[int, Tensor]
+
+    def run(self, layer: int, x: Float[Tensor, "r d"], rows: Rows) -> Float[Tensor, "r d"]:
+        """The layer on `rows`: K/V written in place, queries attend to every key."""
+        if self.keep is None or layer not in self.keep_layers:
+            return self.model.run_layer(layer, x, rows, self.kv, clock=self.clock)
+        x, self.attentions[layer] = self.model.run_layer_keeping(layer, x, rows, self.kv, self.keep, clock=self.clock)
+        return x
+
+
 @dataclass(slots=True, kw_only=True)
 class PassResult:
-    """What a plan gave: hidden states of the last layer for the fed rows, logits [m, V], attention [heads, b, L] or None."""
+    """What a plan gave: last-layer hidden states of the fed rows, logits [m, V], kept attention {layer: [heads, b, L]} (float32)."""
 
     hidden: Float[Tensor, "r d"]
     rows: Rows
     logits: Float[Tensor, "m V"]
-    attention: Float[Tensor, "heads b L"] | None = None
+    attentions: dict[int, Tensor]
+    last_input: Float[Tensor, "r d"] | None = None  # what the final layer was given, for whoever inspects the pass
+
+    @property
+    def attention(self) -> Float[Tensor, "heads b L"] | None:
+        """The deepest attention kept, or None."""
+        return self.attentions[max(self.attentions)] if self.attentions else None
 
 
 class LogitsView:
@@ -126,6 +151,14 @@ class LogitsView:
 
     def __len__(self) -> int:
         return self.positions.shape[0]
+
+    def before(self, end: int) -> LogitsView:
+        """The same view of the positions before `end` only."""
+        keep = self.positions < end
+        new = object.__new__(LogitsView)
+        new.positions, new.token, new.confidence = self.positions[keep], self.token[keep], self.confidence[keep]
+        new.logits = self.logits[keep.to(self.logits.device)]
+        return new
 
     def probabilities(self) -> Float[Tensor, "m V"]:
         """Full softmax of the plain logits: only for the rules that need more than the top candidate."""

@@ -1,0 +1,1 @@
+"""Which masked positions become tokens."""

@@ -1,0 +1,88 @@
+"""The methods: each is a block scheduler, a cache policy and a commit policy.
+
+Contract: one row a method. A row names its parameters (the page and the command line show them by themselves) and its presets as overrides of
+defaults. Adding a method is one file for its policy and one row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from polestar.cache.polestar import PolestarCache
+from polestar.cache.policy import CachePolicy, DualCache, PrefixCache
+from polestar.commit.policy import FACTOR_PARAMS, SCHEDULE_PARAMS, CommitPolicy, Schedule, Threshold, ThresholdOrFactor
+from polestar.commit.polestar import PolestarCommit
+from polestar.config import PARAMS, SHARED, Param
+from polestar.scheduler import BlockScheduler
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A decoder by name. `shared` are names from `polestar.config.PARAMS`, `params` its own."""
+
+    name: str
+    title: str
+    help: str
+    cache: Callable[[], CachePolicy] = CachePolicy
+    commit: Callable[[], CommitPolicy] = Threshold
+    scheduler: Callable[[], BlockScheduler] = BlockScheduler
+    shared: tuple[str, ...] = ()
+    params: tuple[Param, ...] = ()
+    presets: dict[str, dict[str, Any]] = field(default_factory=lambda: {"paper": {}, "release": {}})
+    note: str = ""  # a sentence the page shows beside the method, e.g. that it is reconstructed
+
+    @property
+    def specs(self) -> dict[str, Param]:
+        """Every parameter that this method takes, by name."""
+        return {name: PARAMS[name] for name in (*SHARED, *self.shared)} | {p.name: p for p in self.params}
+
+
+EXTRA_PASS = Param(
+    name="extra_pass", symbol="extra pass", kind=bool, default=False, group="commit", live="block", expert=True,
+    help="Spend one more pass on a block that its entry pass already filled, as Fast-dLLM's June 2025 code does.",
+)
+POLESTAR = tuple(name for name in PARAMS if name not in SHARED)
+
+_ROWS = (
+    Method(
+        name="vanilla", title="Vanilla", commit=Schedule, shared=(), params=SCHEDULE_PARAMS,
+        help="LLaDA's own decoding: a fixed number of tokens per pass, every row recomputed, no cache.",
+    ),
+    Method(
+        name="parallel", title="Parallel", commit=Threshold, shared=("tau_s",),
+        help="Every token whose confidence reaches τ_s is committed; every row recomputed, no cache.",
+    ),
+    Method(
+        name="fast-dllm-prefix", title="Fast-dLLM prefix", cache=PrefixCache, commit=ThresholdOrFactor, shared=("tau_s",),
+        params=(*FACTOR_PARAMS, EXTRA_PASS), presets={"paper": {}, "release": {"extra_pass": True, "exclude_mask": False}},
+        help="Parallel decoding with the prefix cached at block entry; block and suffix are recomputed every pass.",
+    ),
+    Method(
+        name="fast-dllm-dual", title="Fast-dLLM dual", cache=DualCache, commit=ThresholdOrFactor, shared=("tau_s",),
+        params=(*FACTOR_PARAMS, EXTRA_PASS), presets={"paper": {}, "release": {"extra_pass": True, "exclude_mask": False}},
+        help="Parallel decoding with prefix and suffix cached at block entry; only the block is recomputed.",
+    ),
+    Method(
+        name="polestar", title="Polestar", cache=PolestarCache, commit=PolestarCommit, shared=POLESTAR,
+        presets={
+            "paper": {},
+            "release": {
+                "entry_schedule": "every-fourth", "tau_upd": 1.0, "tau_upd_total": 2.0, "count_suffix": False, "split_clusters": True,
+                "last_layer_k": 1, "refresh_embeddings": False, "drift_min_confidence": 0.7, "drift_max_delta": 2.0,
+                "exclude_mask": False, "residual_format": "none",
+            },
+        },
+        help="Refreshes only drifting clusters of a local window, and commits tokens when their drift spikes.",
+    ),
+)
+
+METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
+
+
+def method_named(name: str) -> Method:
+    """The row of `name`. Raises ValueError naming the known ones."""
+    if name not in METHODS:
+        raise ValueError(f"no method is called {name!r}; choose one of {', '.join(METHODS)}")
+    return METHODS[name]

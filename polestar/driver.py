@@ -1,0 +1,338 @@
+"""The one loop: plan, forward, pick, commit, log.
+
+Contract: `Decoder.step()` runs one forward pass and returns its `Step`, or None when the canvas holds no [MASK]; `decode()` runs to the end and returns
+the `Trace`. Every method goes through here. The driver guarantees at least one token per pass, counts nothing but forward passes, and keeps
+the clock: seconds of a step are decode work, without the log's own cost.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from polestar.canvas import Canvas
+from polestar.clock import PhaseClock
+from polestar.config import DecodeConfig
+from polestar.decoders import method_named
+from polestar.inspector import Inspector
+from polestar.models.transformer import Transformer
+from polestar.plan import ForwardPlan, LogitsView, PassResult
+from polestar.trace.step import LEVELS, Commit, ParamChange, Step
+from polestar.trace.trace import Header, Trace
+
+
+class DecodeError(RuntimeError):
+    """A decode cannot go on (or start). The message is one sentence."""
+
+
+@dataclass(slots=True)
+class Run:
+    """What policies may read of a decode in progress. Positions are absolute."""
+
+    model: Transformer
+    config: DecodeConfig
+    canvas: Canvas
+    kv: Any
+    level: str
+    clock: PhaseClock
+    cluster_rng: torch.Generator
+    sample_rng: torch.Generator
+    block: int = -1
+    block_start: int = 0
+    block_end: int = 0
+    entering: bool = True
+    index: int = 0
+    project: Callable | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def prompt_length(self) -> int:
+        return self.canvas.prompt_length
+
+    @property
+    def length(self) -> int:
+        return len(self.canvas)
+
+
+class Decoder:
+    """One decode, a pass at a time."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        prompt_ids: Sequence[int],
+        config: DecodeConfig,
+        *,
+        level: str = "steps",
+        model_name: str = "",
+        revision: str | None = None,
+        prompt_text: str | None = None,
+    ):
+        """Raises ValueError, before any work, when prompt, length or level do not fit the model."""
+        check_request(model, prompt_ids, config, level)
+        cfg = model.cfg
+        row = method_named(config.method)
+        self.scheduler, self.cache, self.commit = row.scheduler(), row.cache(), row.commit()
+        canvas = Canvas(prompt_ids, config.gen_length, cfg.mask_id, model.device)
+        self.run = Run(
+            model=model,
+            config=config,
+            canvas=canvas,
+            kv=model.new_store(len(canvas), raw_keys=self.cache.raw_keys),
+            level=level,
+            clock=PhaseClock(model.device, enabled=level != "off"),
+            cluster_rng=torch.Generator().manual_seed(config.seed),
+            sample_rng=torch.Generator().manual_seed(config.seed),
+        )
+        self.inspector = Inspector(self.run) if level == "full" else None
+        if self.inspector is not None:
+            self.run.project = self.inspector.project
+        self.lock = threading.Lock()
+        self.pending: dict[str, Any] = {}
+        self.at_block: dict[str, Any] = {}
+        self.elapsed = 0.0
+        self.needs_block = True
+        prompt = len(prompt_ids)
+        self.header = Header(
+            method=config.method, title=row.title, preset=config.preset, config=config.as_dict(), model=model_name, revision=revision,
+            prompt_ids=tuple(int(i) for i in prompt_ids), prompt_text=prompt_text, gen_length=config.gen_length, block_length=config.block_length,
+            blocks=tuple((s, min(s + config.block_length, len(canvas))) for s in range(prompt, len(canvas), config.block_length)),
+            n_layers=cfg.n_layers, n_heads=cfg.n_heads, mask_id=cfg.mask_id, eos_ids=cfg.eos_ids, shift=int(cfg.shift), seed=config.seed,
+            level=level, device=str(model.device.type), dtype=str(model.dtype).removeprefix("torch."), versions=versions(),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    # -- live changes
+
+    def set(self, name: str, value: Any) -> str:
+        """Change a parameter of the running decode; returns when it takes effect ("pass" or "block"). Raises ValueError."""
+        specs = method_named(self.run.config.method).specs
+        if name not in specs:
+            raise ValueError(f"{self.run.config.method} has no parameter {name!r}; it takes {', '.join(sorted(specs))}")
+        live = specs[name].live
+        if live == "run":
+            raise ValueError(f"{name} cannot change during a run; stop, set it to {value!r} and run again")
+        self.run.config.replace(**{name: value})  # validates
+        with self.lock:
+            (self.pending if live == "pass" else self.at_block)[name] = value
+        return live
+
+    def _take_changes(self, changes: dict[str, Any]) -> list[ParamChange]:
+        with self.lock:
+            wanted = dict(changes)
+            changes.clear()
+        if not wanted:
+            return []
+        before = self.run.config
+        self.run.config = before.replace(**wanted)
+        return [ParamChange(n, before[n], self.run.config[n]) for n in before if before[n] != self.run.config[n]]
+
+    # -- passes
+
+    @torch.inference_mode()
+    def step(self) -> Step | None:
+        """Run one forward pass. None when nothing is masked any more."""
+        run, started = self.run, perf_counter()
+        changes = self._take_changes(self.pending)
+        if self.needs_block:
+            changes += self._take_changes(self.at_block)
+            block = self.scheduler.next(run)
+            if block is None:
+                return None
+            run.block, run.block_start, run.block_end = block
+            run.entering, self.needs_block = True, False
+            self.commit.enter(run)
+        run.clock.start()
+        masked = run.canvas.masked(run.block_start, run.block_end)
+        result = self._forward(masked)
+        view, commits, step = self._pick(masked, result)
+        self._apply(commits)
+        self.cache.committed(run, commits)
+        run.clock.lap("commit")
+        if run.model.device.type == "cuda":
+            torch.cuda.synchronize()
+        step.seconds = perf_counter() - started
+        self.elapsed += step.seconds
+        step.elapsed = self.elapsed
+        self._finish(step, view, result, changes, commits)
+        return step
+
+    def _forward(self, masked: torch.Tensor) -> PassResult:
+        run = self.run
+        wanted = masked
+        if run.entering and self.scheduler.refines:
+            wanted = run.canvas.masked(run.block_start, run.length)
+        self.plan = self.cache.plan(run, wanted.to(run.model.device))
+        if self.commit.attention:
+            self.plan = replace(self.plan, attention_for=(run.block_start, run.block_end))
+        result = run.model.run(self.plan, run.canvas.tokens, run.kv, run.clock)
+        run.kv.filled = run.kv.filled or self.plan.rows == (0, run.length)
+        self.cache.observe(run, result)
+        return result
+
+    def _view(self, positions: torch.Tensor, logits: torch.Tensor) -> LogitsView:
+        run, config = self.run, self.run.config
+        view = LogitsView(
+            positions.cpu(), logits, dtype=self.commit.dtype, exclude=run.model.cfg.mask_id if config.exclude_mask else None,
+            temperature=config.temperature, generator=run.sample_rng,
+        )
+        view.token, view.confidence = view.token.cpu(), view.confidence.cpu()
+        if not bool(torch.isfinite(view.confidence).all()):
+            raise DecodeError(self._blame())
+        return view
+
+    def _pick(self, masked: torch.Tensor, result: PassResult) -> tuple[LogitsView, list[Commit], Step]:
+        run = self.run
+        view = self._view(self.plan.logits_for.cpu(), result.logits)
+        if run.entering and self.scheduler.refines:
+            run.block_end = self.scheduler.refine(run, view)
+            view = view.before(run.block_end)
+        step = Step(
+            index=run.index, block=run.block, block_start=run.block_start, block_end=run.block_end, kind=self.plan.kind,
+            refresh=self.plan.refresh, refresh_reason=self.plan.reason, rows=len(result.rows),
+        )
+        commits: list[Commit] = []
+        if len(view):
+            selection = self.commit.select(run, view, result)
+            if not bool(selection.chosen.any()):
+                best = int(view.confidence.argmax())
+                selection.chosen[best], selection.reasons[best] = True, "forced"
+            for i in selection.chosen.nonzero()[:, 0].tolist():
+                commits.append(
+                    Commit(
+                        int(view.positions[i]), int(view.token[i]), float(view.confidence[i]), selection.reasons.get(i, "confidence"),
+                        None if selection.delta is None else float(selection.delta[i]), None if selection.gate is None else float(selection.gate[i]),
+                    )
+                )
+            step.drift, step.delta, step.gate = selection.drift, selection.delta_block, selection.gate_block
+            step.extra.update(selection.extra)
+        outside = self.cache.outside(run)
+        if outside is not None:
+            commits += self._pick_outside(*outside)
+        return view, commits, step
+
+    def _pick_outside(self, positions: torch.Tensor, hidden: torch.Tensor) -> list[Commit]:
+        run = self.run
+        inside = positions < run.length
+        positions, hidden = positions[inside], hidden[inside]
+        masked = (run.canvas.host[positions.cpu()] == run.canvas.mask_id).to(positions.device)
+        if not bool(masked.any()):
+            return []
+        view = self._view(positions[masked], run.model.logits(hidden[masked]))
+        chosen = self.commit.select_outside(run, view).nonzero()[:, 0].tolist()
+        return [Commit(int(view.positions[i]), int(view.token[i]), float(view.confidence[i]), "suffix") for i in chosen]
+
+    def _apply(self, commits: list[Commit]) -> None:
+        if commits:
+            self.run.canvas.put(torch.tensor([c.position for c in commits]), torch.tensor([c.token for c in commits]))
+
+    def _finish(self, step: Step, view: LogitsView, result: PassResult, changes: list[ParamChange], commits: list[Commit]) -> None:
+        run, started = self.run, perf_counter()
+        step.phases, step.changes, step.commits = dict(run.clock.close()), changes, commits
+        if run.level != "off":
+            size, at = step.block_end - step.block_start, (view.positions - step.block_start).numpy()
+            step.conf, step.argmax = np.full(size, np.nan, dtype=np.float32), np.full(size, -1, dtype=np.int32)
+            step.conf[at], step.argmax[at] = view.confidence.numpy(), view.token.numpy()
+            self.cache.log(run, step)
+            if self.inspector is not None:
+                self.inspector.log(step, view, result)
+            step.phases["log"] = perf_counter() - started
+        extra = run.entering and run.config.get("extra_pass", False)
+        run.entering = False
+        run.index += 1
+        self.needs_block = not extra and run.canvas.masked(run.block_start, run.block_end).numel() == 0
+
+    def _blame(self) -> str:
+        """Which layer made a value that is not finite: the pass is run again, layer by layer. Only on the way out."""
+        run, where = self.run, "the head"
+        rows = run.model.rows(self.plan.rows, run.kv.length)
+        x = run.model.embed(run.canvas.tokens[rows.index])
+        if not bool(torch.isfinite(x).all()):
+            where = "the embedding"
+        else:
+            for layer in range(run.model.cfg.n_layers):
+                x = run.model.run_layer(layer, x, rows, run.kv, clock=PhaseClock(enabled=False))
+                if not bool(torch.isfinite(x).all()):
+                    where = f"layer {layer}"
+                    break
+        return (
+            f"pass {run.index} gave logits that are not finite, first in {where} ({str(run.model.dtype).removeprefix('torch.')}); "
+            "use float32 or bfloat16, or check the checkpoint"
+        )
+
+    def release(self) -> None:
+        """Drop keys, values and windows: the decode cannot go on, its log stays."""
+        self.run.kv = self.run.extra = None
+        self.cache = self.commit = self.inspector = self.plan = None
+
+    def warm_up(self) -> None:
+        """One untimed full pass on a spare store, so that the first timed pass does not pay for first-use costs."""
+        run = self.run
+        plan = ForwardPlan(kind="entry-full", rows=(0, run.length), logits_for=torch.arange(run.length - 1, run.length, device=run.model.device))
+        run.model.run(plan, run.canvas.tokens, run.model.new_store(run.length), PhaseClock(enabled=False))
+
+
+def check_request(model: Transformer, prompt_ids: Sequence[int], config: DecodeConfig, level: str) -> None:
+    """Raises ValueError in one sentence when a decode could not run to its end."""
+    cfg = model.cfg
+    if level not in LEVELS:
+        raise ValueError(f"level {level!r} is not one of {', '.join(LEVELS)}; choose one of those")
+    if len(prompt_ids) == 0:
+        raise ValueError("the prompt is empty (0 tokens); give at least one token")
+    wrong = [i for i in prompt_ids if not 0 <= int(i) < cfg.vocab_size]
+    if wrong:
+        raise ValueError(f"prompt id {wrong[0]} is outside the model's vocabulary of {cfg.vocab_size}; give ids from 0 to {cfg.vocab_size - 1}")
+    length = len(prompt_ids) + config.gen_length
+    if length > cfg.max_length:
+        raise ValueError(
+            f"prompt {len(prompt_ids)} + generation {config.gen_length} = {length} positions is more than the model's maximum of "
+            f"{cfg.max_length}; shorten the prompt or the generation to fit"
+        )
+
+
+def versions() -> dict[str, str]:
+    """Library versions that a trace records."""
+    import platform
+
+    from polestar import __version__
+
+    found = {"polestar": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    for name in ("triton", "tokenizers", "safetensors", "numpy"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def decode(
+    model: Any, prompt_ids: Sequence[int], config: DecodeConfig | None = None, *, level: str = "steps", warm_up: bool = False,
+    on_step: Callable[[Step], None] | None = None,
+) -> Trace:
+    """Run a whole decode. `model`: a `Transformer` or a loaded checkpoint. Returns its `Trace`; `on_step` sees each pass as it ends."""
+    decoder = decoder_for(model, prompt_ids, config or DecodeConfig.make(), level=level)
+    if warm_up:
+        decoder.warm_up()
+    trace = Trace(decoder.header)
+    while (step := decoder.step()) is not None:
+        trace.append(step)
+        if on_step is not None:
+            on_step(step)
+    return trace
+
+
+def decoder_for(model: Any, prompt_ids: Sequence[int], config: DecodeConfig, *, level: str = "steps", prompt_text: str | None = None) -> Decoder:
+    """A `Decoder` on a bare `Transformer` or on a loaded checkpoint (whose name and revision go into the header)."""
+    if isinstance(model, Transformer):
+        return Decoder(model, prompt_ids, config, level=level, prompt_text=prompt_text)
+    return Decoder(
+        model.model, prompt_ids, config, level=level, model_name=model.name, revision=model.revision, prompt_text=prompt_text
+    )

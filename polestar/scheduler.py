@@ -1,0 +1,49 @@
+"""Where the current block is.
+
+Contract: `next(canvas, block_length)` gives the next block [start, end) that still holds [MASK], or None when the canvas is full.
+A block without [MASK] (finished by pre-commits) costs no forward pass. A scheduler that needs logits of the entry pass to size the
+block implements `refine`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from polestar.driver import Run
+    from polestar.plan import LogitsView
+
+
+class BlockScheduler:
+    """Contiguous blocks of the configured length; the last one may be shorter."""
+
+    refines = False  # does it want entry logits of everything after the block start
+
+    def __init__(self):
+        self.number = -1
+        self.end: int | None = None
+
+    def next(self, run: Run) -> tuple[int, int, int] | None:
+        """(block number, start, end) of the next block that holds a [MASK]."""
+        end = run.prompt_length if self.end is None else self.end
+        while end < run.length:
+            self.number += 1
+            start, end = end, min(end + run.config.block_length, run.length)
+            self.end = end
+            if run.canvas.masked(start, end).numel():
+                return self.number, start, end
+        return None
+
+    def refine(self, run: Run, view: LogitsView) -> int:
+        """The end of the current block, decided from the entry logits. Only asked when `refines`."""
+        return run.block_end
+
+
+class WholeCanvas(BlockScheduler):
+    """The whole generation is one block."""
+
+    def next(self, run: Run) -> tuple[int, int, int] | None:
+        if self.end is not None or not run.canvas.masked(run.prompt_length, run.length).numel():
+            return None
+        self.number, self.end = 0, run.length
+        return 0, run.prompt_length, run.length
