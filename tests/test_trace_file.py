@@ -16,11 +16,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import save_file
-from trace_samples import answer, full_trace, header, same, same_trace, traces
 
-from polestar.trace import Commit, Header, Recorder, Step, Trace, TraceError, digest, load, save
+from polestar.trace import (
+    Commit,
+    Header,
+    Recorder,
+    Step,
+    Trace,
+    TraceError,
+    digest,
+    load,
+    save,
+)
 from polestar.trace.file import to_bytes
 from polestar.trace.jsonx import decode, encode
+from tests.trace_samples import answer, full_trace, header, same, same_trace, traces
 
 
 def reload(trace, tmp_path, name="t.safetensors"):
@@ -73,18 +83,18 @@ def test_equal_runs_give_equal_files_apart_from_times(tmp_path):
     for path in paths:
         with safe_open(str(path), framework="numpy") as f:
             meta = {k: v for k, v in f.metadata().items() if k not in ("created", "times")}
-            views.append((meta, {k: f.get_tensor(k).tobytes() for k in f if not k.startswith("times/")}))
+            views.append((meta, {k: f.get_tensor(k).tobytes() for k in list(f.keys()) if not k.startswith("times/")}))
     assert views[0] == views[1]
     assert load(paths[1]).header.created == "2031-05-06T07:08:09" and load(paths[0]).header.created is None
     assert load(paths[1]).seconds == 99.0
 
 
 def test_files_are_equal_across_processes(tmp_path):
-    code = "import sys; from trace_samples import full_trace; from polestar.trace import save; save(full_trace(12), sys.argv[1])"
-    here = os.path.dirname(__file__)
+    code = "import sys; from tests.trace_samples import full_trace; from polestar.trace import save; save(full_trace(12), sys.argv[1])"
+    root = os.path.dirname(os.path.dirname(__file__))
     blobs = []
     for i in range(2):
-        env = os.environ | {"PYTHONPATH": os.pathsep.join([here, os.path.dirname(here)]), "PYTHONHASHSEED": str(i)}
+        env = os.environ | {"PYTHONPATH": root, "PYTHONHASHSEED": str(i)}
         path = tmp_path / f"{i}.safetensors"
         subprocess.run([sys.executable, "-c", code, str(path)], check=True, env=env)
         blobs.append(path.read_bytes())
@@ -200,7 +210,7 @@ def test_a_file_beyond_the_size_limit_is_refused_unread(tmp_path, monkeypatch):
 def rewrite(path, arrays=None, tables=None, drop=(), keep_checksum=False, **metadata):
     """Write a trace file again with changed arrays, JSON or metadata, without its checksum unless asked."""
     with safe_open(str(path), framework="numpy") as f:
-        meta, data = f.metadata(), {k: f.get_tensor(k) for k in f}
+        meta, data = f.metadata(), {k: f.get_tensor(k) for k in list(f.keys())}
     if not keep_checksum:
         del meta["checksum"]
     if tables:

@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from trace_samples import answer, full_trace, header
 
 from polestar.trace import (
     Clusters,
@@ -25,6 +24,7 @@ from polestar.trace import (
     first_divergence,
     rates,
 )
+from tests.trace_samples import answer, full_trace, header
 
 
 def step(i=0, **changes):
@@ -292,7 +292,7 @@ def test_exported_tables_read_back_equal(fmt, tmp_path):
         if fmt == "parquet":
             pd.testing.assert_frame_equal(back, table)
         else:
-            pd.testing.assert_frame_equal(back, table, check_dtype=False, rtol=1e-6)
+            pd.testing.assert_frame_equal(back.astype(table.dtypes.to_dict()), table, rtol=1e-6)
     about = json.loads((tmp_path / "out" / "run.json").read_text(encoding="utf-8"))
     assert about["header"]["method"] == "polestar" and about["header"]["config"]["tau_upd"] == "inf" and about["metrics"]["nfe"] == 40
 

@@ -69,8 +69,16 @@ def pack(trace: Trace) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str,
     column("steps/kind", "u1", [KINDS.index(s.kind) for s in steps])
     column("steps/refresh", "?", [bool(s.refresh) for s in steps])
     column("steps/reason", "i4", [strings(s.refresh_reason) for s in steps])
-    column("steps/count_last", "i4", [-1 if s.count_last is None else s.count_last for s in steps])
-    column("steps/count_since", "i4", [-1 if s.count_since is None else s.count_since for s in steps])
+    column(
+        "steps/count_last",
+        "i4",
+        [-1 if s.count_last is None else s.count_last for s in steps],
+    )
+    column(
+        "steps/count_since",
+        "i4",
+        [-1 if s.count_since is None else s.count_since for s in steps],
+    )
     column("steps/rows", "i8", [s.rows for s in steps])
     column("clusters.present", "?", [s.clusters is not None for s in steps])
 
@@ -80,9 +88,21 @@ def pack(trace: Trace) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str,
     column("commits/token", "i4", [c.token for c in commits])
     column("commits/confidence", "f8", [float(c.confidence) for c in commits])
     column("commits/reason", "i4", [strings(c.reason) for c in commits])
-    column("commits/delta", "f8", [0.0 if c.delta is None else float(c.delta) for c in commits])
-    column("commits/gate", "f8", [0.0 if c.gate is None else float(c.gate) for c in commits])
-    column("commits/has", "u1", [(c.delta is not None) + 2 * (c.gate is not None) for c in commits])
+    column(
+        "commits/delta",
+        "f8",
+        [0.0 if c.delta is None else float(c.delta) for c in commits],
+    )
+    column(
+        "commits/gate",
+        "f8",
+        [0.0 if c.gate is None else float(c.gate) for c in commits],
+    )
+    column(
+        "commits/has",
+        "u1",
+        [(c.delta is not None) + 2 * (c.gate is not None) for c in commits],
+    )
     arrays["edits/offsets"] = _offsets([len(s.edits) for s in steps])
     column("edits/position", "i4", [p for s in steps for p, _ in s.edits])
     column("edits/token", "i4", [t for s in steps for _, t in s.edits])
@@ -94,15 +114,25 @@ def pack(trace: Trace) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str,
 
     loose: list[np.ndarray] = []
     beside = [
-        [s.index, encode([[c.name, c.old, c.new] for c in s.changes], loose), encode(s.extra, loose)] for s in steps if s.changes or s.extra
+        [
+            s.index,
+            encode([[c.name, c.old, c.new] for c in s.changes], loose),
+            encode(s.extra, loose),
+        ]
+        for s in steps
+        if s.changes or s.extra
     ]
     places = _pool(loose, arrays)
 
     phases = list(dict.fromkeys(name for s in steps for name in s.phases))
     column("times/seconds", "f8", [float(s.seconds) for s in steps])
     column("times/elapsed", "f8", [float(s.elapsed) for s in steps])
-    arrays["times/phases"] = np.array([[s.phases.get(p, 0.0) for p in phases] for s in steps], "<f8").reshape(len(steps), len(phases))
-    arrays["times/has"] = np.array([[p in s.phases for p in phases] for s in steps], bool).reshape(len(steps), len(phases))
+    arrays["times/phases"] = np.array(
+        [[s.phases.get(p, 0.0) for p in phases] for s in steps], "<f8"
+    ).reshape(len(steps), len(phases))
+    arrays["times/has"] = np.array(
+        [[p in s.phases for p in phases] for s in steps], bool
+    ).reshape(len(steps), len(phases))
 
     meta = {
         "header": encode(trace.header.to_dict(created=False), None),
@@ -114,35 +144,61 @@ def pack(trace: Trace) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str,
     return arrays, meta, {"phases": phases, "seconds": trace._seconds}
 
 
-def unpack(arrays: Mapping[str, np.ndarray], meta: dict[str, Any], times: dict[str, Any], created: str | None = None) -> Trace:
+def unpack(
+    arrays: Mapping[str, np.ndarray],
+    meta: dict[str, Any],
+    times: dict[str, Any],
+    created: str | None = None,
+) -> Trace:
     """The trace that `pack` was given. Raises TraceError when anything is missing, of the wrong type, shape or range."""
     reader = _Reader(arrays, meta)
-    header = Header.from_dict(decode(_get(meta, "header", dict), reader.no_array) | ({} if created is None else {"created": created}))
+    header = Header.from_dict(
+        decode(_get(meta, "header", dict), reader.no_array)
+        | ({} if created is None else {"created": created})
+    )
     size = _get(meta, "passes", int)
     if not 0 <= size <= MAX_STEPS:
-        raise TraceError(f"the trace says it holds {size} passes; at most {MAX_STEPS} can be read")
+        raise TraceError(
+            f"the trace says it holds {size} passes; at most {MAX_STEPS} can be read"
+        )
     strings = _get(meta, "strings", list)
     if not all(isinstance(s, str) for s in strings):
         raise TraceError("the table of reasons holds something that is no text")
 
-    scalar = {name: reader.take(name, dtype, (size,)) for name, dtype in SCALARS.items()}
+    scalar = {
+        name: reader.take(name, dtype, (size,)) for name, dtype in SCALARS.items()
+    }
     kinds, reasons = scalar["steps/kind"], scalar["steps/reason"]
     commits = reader.ragged("commits", COMMITS, size)
     edits = reader.ragged("edits", EDITS, size)
     _check_index("kind", kinds, len(KINDS))
     _check_index("refresh reason", reasons, len(strings))
     _check_index("commit reason", commits["commits/reason"], len(strings))
-    fields = {name: reader.field(name, dtype, ndim, size) for name, (dtype, ndim) in FIELDS.items() if reader.has(name)}
+    fields = {
+        name: reader.field(name, dtype, ndim, size)
+        for name, (dtype, ndim) in FIELDS.items()
+        if reader.has(name)
+    }
     _check_values(arrays, header)
-    seconds, elapsed = (reader.take(name, dtype, (size,)) for name, dtype in TIMES.items())
+    seconds, elapsed = (
+        reader.take(name, dtype, (size,)) for name, dtype in TIMES.items()
+    )
     phases, timed, has = _phases(reader, times, size)
     for name, a in (("seconds", seconds), ("elapsed", elapsed), ("phases", timed)):
         if not np.isfinite(a).all() or (a < 0).any():
             raise TraceError(f"the times in {name} must be finite and not negative")
     beside = _beside(meta, reader, size)
 
-    c = {name.split("/")[1]: a.tolist() for name, a in commits.items() if name != "commits/offsets"}
-    e = {name.split("/")[1]: a.tolist() for name, a in edits.items() if name != "edits/offsets"}
+    c = {
+        name.split("/")[1]: a.tolist()
+        for name, a in commits.items()
+        if name != "commits/offsets"
+    }
+    e = {
+        name.split("/")[1]: a.tolist()
+        for name, a in edits.items()
+        if name != "edits/offsets"
+    }
     at, ed = commits["commits/offsets"].tolist(), edits["edits/offsets"].tolist()
     s = {name: a.tolist() for name, a in scalar.items()}
     trace = Trace(header)
@@ -200,39 +256,64 @@ class _Reader:
     def has(self, name: str) -> bool:
         return name in self.arrays
 
-    def take(self, name: str, dtype: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
+    def take(
+        self, name: str, dtype: str, shape: tuple[int, ...] | None = None
+    ) -> np.ndarray:
         if name not in self.arrays:
             raise TraceError(f"the array {name} is missing; the file is incomplete")
         a = self.arrays[name]
         if a.dtype != np.dtype(dtype):
-            raise TraceError(f"the array {name} holds {a.dtype.name} where {np.dtype(dtype).name} is expected")
+            raise TraceError(
+                f"the array {name} holds {a.dtype.name} where {np.dtype(dtype).name} is expected"
+            )
         if shape is not None and a.shape != shape:
-            raise TraceError(f"the array {name} has shape {a.shape} where {shape} is expected")
+            raise TraceError(
+                f"the array {name} has shape {a.shape} where {shape} is expected"
+            )
         return a
 
     def offsets(self, name: str, size: int, total: int) -> np.ndarray:
         o = self.take(name, "i8", (size + 1,))
         if o[0] != 0 or o[-1] != total or (np.diff(o) < 0).any():
-            raise TraceError(f"the offsets {name} must rise from 0 to {total}, but run from {o[0]} to {o[-1]} or fall on the way")
+            raise TraceError(
+                f"the offsets {name} must rise from 0 to {total}, but run from {o[0]} to {o[-1]} or fall on the way"
+            )
         return o
 
-    def ragged(self, group: str, columns: Mapping[str, str], size: int) -> dict[str, np.ndarray]:
+    def ragged(
+        self, group: str, columns: Mapping[str, str], size: int
+    ) -> dict[str, np.ndarray]:
         first = self.take(next(iter(columns)), next(iter(columns.values())))
-        out = {name: self.take(name, dtype, (first.size,)) for name, dtype in columns.items()}
+        out = {
+            name: self.take(name, dtype, (first.size,))
+            for name, dtype in columns.items()
+        }
         out[f"{group}/offsets"] = self.offsets(f"{group}/offsets", size, first.size)
         return out
 
-    def field(self, name: str, dtype: str, ndim: int, size: int) -> list[np.ndarray | None]:
-        data, shapes = self.take(name, dtype), self.take(f"{name}.shape", "i4", (size, ndim))
+    def field(
+        self, name: str, dtype: str, ndim: int, size: int
+    ) -> list[np.ndarray | None]:
+        data, shapes = (
+            self.take(name, dtype),
+            self.take(f"{name}.shape", "i4", (size, ndim)),
+        )
         if data.ndim != 1:
-            raise TraceError(f"the array {name} has {data.ndim} dimensions where 1 is expected")
+            raise TraceError(
+                f"the array {name} has {data.ndim} dimensions where 1 is expected"
+            )
         offsets = self.offsets(f"{name}.offsets", size, data.size)
         absent = (shapes < 0).any(axis=1)
-        sizes = np.where(absent, 0, np.prod(shapes.astype(object), axis=1, initial=1))  # objects: no overflow
+        sizes = np.where(
+            absent, 0, np.prod(shapes.astype(object), axis=1, initial=1)
+        )  # objects: no overflow
         if (shapes[absent] != -1).any() or (sizes != np.diff(offsets)).any():
             raise TraceError(f"the shapes of {name} do not agree with its offsets")
         flat, at = offsets.tolist(), shapes.tolist()
-        return [None if absent[i] else data[flat[i] : flat[i + 1]].reshape(at[i]) for i in range(size)]
+        return [
+            None if absent[i] else data[flat[i] : flat[i + 1]].reshape(at[i])
+            for i in range(size)
+        ]
 
     def no_array(self, number: int) -> np.ndarray:
         raise TraceError("an array stands where only JSON values may")
@@ -240,14 +321,27 @@ class _Reader:
     def loose(self, number: int) -> np.ndarray:
         """Array `number` of the extras; its place is [dtype, shape, offset in the pool of that dtype]."""
         place = self.places[number] if number < len(self.places) else None
-        if not isinstance(place, list) or len(place) != 3 or place[0] not in DTYPES or not isinstance(place[1], list):
-            raise TraceError(f"the place of extra array {number} is {short(place)}; it must be a dtype, a shape and an offset")
+        if (
+            not isinstance(place, list)
+            or len(place) != 3
+            or place[0] not in DTYPES
+            or not isinstance(place[1], list)
+        ):
+            raise TraceError(
+                f"the place of extra array {number} is {short(place)}; it must be a dtype, a shape and an offset"
+            )
         dtype, shape, offset = place
-        if len(shape) > 32 or not all(type(n) is int and 0 <= n < 2**40 for n in [*shape, offset]):
-            raise TraceError(f"the place of extra array {number} is {short(place)}; shape and offset must be whole numbers")
+        if len(shape) > 32 or not all(
+            type(n) is int and 0 <= n < 2**40 for n in [*shape, offset]
+        ):
+            raise TraceError(
+                f"the place of extra array {number} is {short(place)}; shape and offset must be whole numbers"
+            )
         data, size = self.take(f"extra/{dtype}", dtype), math.prod(shape)
         if data.ndim != 1 or offset + size > data.size:
-            raise TraceError(f"extra array {number} ends at {offset + size}, but extra/{dtype} holds {data.size} values")
+            raise TraceError(
+                f"extra array {number} ends at {offset + size}, but extra/{dtype} holds {data.size} values"
+            )
         return data[offset : offset + size].reshape(shape)
 
 
@@ -260,7 +354,9 @@ def _pool(loose: list[np.ndarray], arrays: dict[str, np.ndarray]) -> list[list[A
         pools.setdefault(name, []).append(a.reshape(-1))
         places.append([name, list(a.shape), ends.get(name, 0)])
         ends[name] = ends.get(name, 0) + a.size
-    arrays.update({f"extra/{name}": np.concatenate(parts) for name, parts in pools.items()})
+    arrays.update(
+        {f"extra/{name}": np.concatenate(parts) for name, parts in pools.items()}
+    )
     return places
 
 
@@ -279,13 +375,21 @@ def _put(step: Step, name: str, value: np.ndarray) -> None:
         setattr(step.clusters, name[9:], value)
 
 
-def _pack_field(arrays: dict[str, np.ndarray], name: str, dtype: str, ndim: int, values: list[np.ndarray | None]) -> None:
+def _pack_field(
+    arrays: dict[str, np.ndarray],
+    name: str,
+    dtype: str,
+    ndim: int,
+    values: list[np.ndarray | None],
+) -> None:
     flat = []
     shapes = np.full((len(values), ndim), -1, "<i4")
     for i, v in enumerate(values):
         if v is not None:
             if v.ndim != ndim:
-                raise TraceError(f"pass {i}: {name} has {v.ndim} dimensions where {ndim} are expected")
+                raise TraceError(
+                    f"pass {i}: {name} has {v.ndim} dimensions where {ndim} are expected"
+                )
             shapes[i] = v.shape
             flat.append(_cast(v, dtype, name).reshape(-1))
     arrays[name] = np.concatenate(flat)
@@ -304,9 +408,17 @@ def _cast(a: np.ndarray, dtype: str, name: str) -> np.ndarray:
         return a
     kinds = {"f": "f", "i": "iu", "u": "iu", "b": "b"}
     if a.dtype.kind not in kinds[want.kind]:
-        raise TraceError(f"{name} holds {a.dtype.name} values where {want.name} is expected")
-    if want.kind in "iu" and a.size and (a.min() < np.iinfo(want).min or a.max() > np.iinfo(want).max):
-        raise TraceError(f"{name} holds values from {a.min()} to {a.max()}, which do not fit {want.name}")
+        raise TraceError(
+            f"{name} holds {a.dtype.name} values where {want.name} is expected"
+        )
+    if (
+        want.kind in "iu"
+        and a.size
+        and (a.min() < np.iinfo(want).min or a.max() > np.iinfo(want).max)
+    ):
+        raise TraceError(
+            f"{name} holds values from {a.min()} to {a.max()}, which do not fit {want.name}"
+        )
     return a.astype(want)
 
 
@@ -327,43 +439,77 @@ def _check_values(arrays: Mapping[str, np.ndarray], header: Header) -> None:
     for name, (low, high) in ranges.items():
         a = arrays.get(name)
         if a is not None and a.size and (a.min() < low or a.max() > high):
-            raise TraceError(f"{name} holds values from {a.min()} to {a.max()}; they must lie in [{low}, {high}]")
+            raise TraceError(
+                f"{name} holds values from {a.min()} to {a.max()}; they must lie in [{low}, {high}]"
+            )
 
 
 def _get(table: Any, name: str, kind: type) -> Any:
     value = table.get(name) if isinstance(table, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise TraceError(f"the file's {name} is {short(value)}; it must be of type {kind.__name__}")
+        raise TraceError(
+            f"the file's {name} is {short(value)}; it must be of type {kind.__name__}"
+        )
     return value
 
 
-def _phases(reader: _Reader, times: dict[str, Any], size: int) -> tuple[list[str], np.ndarray, np.ndarray]:
+def _phases(
+    reader: _Reader, times: dict[str, Any], size: int
+) -> tuple[list[str], np.ndarray, np.ndarray]:
     names = _get(times, "phases", list)
     if not all(isinstance(n, str) for n in names) or len(set(names)) != len(names):
         raise TraceError("the names of the phases must be different texts")
-    return names, reader.take("times/phases", "f8", (size, len(names))), reader.take("times/has", "?", (size, len(names)))
+    return (
+        names,
+        reader.take("times/phases", "f8", (size, len(names))),
+        reader.take("times/has", "?", (size, len(names))),
+    )
 
 
-def _beside(meta: dict[str, Any], reader: _Reader, size: int) -> dict[int, tuple[list[Any], dict[str, Any]]]:
+def _beside(
+    meta: dict[str, Any], reader: _Reader, size: int
+) -> dict[int, tuple[list[Any], dict[str, Any]]]:
     """Parameter changes and extras by pass."""
     out = {}
     for row in _get(meta, "steps", list):
-        if not isinstance(row, list) or len(row) != 3 or not isinstance(row[0], int) or not 0 <= row[0] < size:
-            raise TraceError(f"an entry beside the steps is {short(row)}; it must be a pass number, changes and extras")
+        if (
+            not isinstance(row, list)
+            or len(row) != 3
+            or not isinstance(row[0], int)
+            or not 0 <= row[0] < size
+        ):
+            raise TraceError(
+                f"an entry beside the steps is {short(row)}; it must be a pass number, changes and extras"
+            )
         changes, extra = decode(row[1], reader.loose), decode(row[2], reader.loose)
-        sound = isinstance(changes, list) and all(isinstance(c, list) and len(c) == 3 and isinstance(c[0], str) for c in changes)
+        sound = isinstance(changes, list) and all(
+            isinstance(c, list) and len(c) == 3 and isinstance(c[0], str)
+            for c in changes
+        )
         if not sound or not isinstance(extra, dict):
-            raise TraceError(f"pass {row[0]} has parameter changes or extras of the wrong form")
+            raise TraceError(
+                f"pass {row[0]} has parameter changes or extras of the wrong form"
+            )
         out[row[0]] = (changes, extra)
     return out
 
 
-def _status(trace: Trace, meta: dict[str, Any], times: dict[str, Any], reader: _Reader) -> None:
+def _status(
+    trace: Trace, meta: dict[str, Any], times: dict[str, Any], reader: _Reader
+) -> None:
     status, error, total = meta.get("status"), meta.get("error"), times.get("seconds")
     if status not in STATUSES or not isinstance(error, (str, type(None))):
-        raise TraceError(f"the status is {short(status)}; it must be one of {', '.join(STATUSES)}")
-    if total is not None and (isinstance(total, bool) or not isinstance(total, (int, float)) or not 0 <= total < 1e12):
-        raise TraceError(f"the decode's seconds are {short(total)}; they must be a number from 0")
+        raise TraceError(
+            f"the status is {short(status)}; it must be one of {', '.join(STATUSES)}"
+        )
+    if total is not None and (
+        isinstance(total, bool)
+        or not isinstance(total, (int, float))
+        or not 0 <= total < 1e12
+    ):
+        raise TraceError(
+            f"the decode's seconds are {short(total)}; they must be a number from 0"
+        )
     trace.status, trace.error, trace.seconds = status, error, total
     notes = decode(_get(meta, "notes", list), reader.no_array)
     check_notes(notes, len(trace), trace.header.length)
@@ -375,4 +521,6 @@ def parse(text: str, what: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as e:
-        raise TraceError(f"{what} is no valid JSON ({short(str(e))}); the file is damaged") from e
+        raise TraceError(
+            f"{what} is no valid JSON ({short(str(e))}); the file is damaged"
+        ) from e

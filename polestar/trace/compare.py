@@ -44,20 +44,30 @@ def differing(a: Trace, b: Trace) -> list[dict[str, Any]]:
     return out
 
 
-def first_divergence(a: Trace, b: Trace, *, by: str = "position") -> dict[str, Any] | None:
+def first_divergence(
+    a: Trace, b: Trace, *, by: str = "position"
+) -> dict[str, Any] | None:
     """The first entry of `differing`, or None when all common tokens are equal.
 
     `by` "position": first in the text. `by` "pass": first in time, that is the one whose earlier side was committed in the lowest
     pass (then by position). Raises TraceError on another `by`.
     """
     if by not in ("position", "pass"):
-        raise TraceError(f"first divergence by {by!r} is not known; use 'position' or 'pass'")
+        raise TraceError(
+            f"first divergence by {by!r} is not known; use 'position' or 'pass'"
+        )
     entries = differing(a, b)
     if not entries:
         return None
     if by == "position":
         return entries[0]
-    return min(entries, key=lambda e: (min(p for p in (e["pass_a"], e["pass_b"], 2**31) if p is not None), e["index"]))
+    return min(
+        entries,
+        key=lambda e: (
+            min(p for p in (e["pass_a"], e["pass_b"], 2**31) if p is not None),
+            e["index"],
+        ),
+    )
 
 
 def compare_traces(a: Trace, b: Trace, tokenizer: Any = None) -> dict[str, Any]:
@@ -83,14 +93,27 @@ def ratio_table(ma: dict[str, Any], mb: dict[str, Any]) -> list[dict[str, Any]]:
         better = None
         if good and va is not None and vb is not None:
             better = "equal" if va == vb else "A" if (va > vb) == (good > 0) else "B"
-        out.append({"name": name, "label": label, "a": va, "b": vb, "ratio": ratio, "better": better})
+        out.append(
+            {
+                "name": name,
+                "label": label,
+                "a": va,
+                "b": vb,
+                "ratio": ratio,
+                "better": better,
+            }
+        )
     return out
 
 
 def sentences(ma: dict[str, Any], mb: dict[str, Any]) -> list[str]:
     """Passes, positions recomputed and wall time, one sentence each, and a fourth where they point different ways."""
     out, sides = [], {}
-    for name, words in (("nfe", "passes"), ("positions", "positions recomputed"), ("seconds", "wall time")):
+    for name, words in (
+        ("nfe", "passes"),
+        ("positions", "positions recomputed"),
+        ("seconds", "wall time"),
+    ):
         va, vb = _value(ma, name), _value(mb, name)
         if not va or not vb:
             out.append(f"{words}: A {_show(va)}, B {_show(vb)}; no ratio exists.")
@@ -103,17 +126,30 @@ def sentences(ma: dict[str, Any], mb: dict[str, Any]) -> list[str]:
     time = sides.get("wall time")
     saved = [w for w, r in sides.items() if w != "wall time" and r < 0.995]
     if time is not None and time > 1.005 and saved:
-        out.append(f"A saves {' and '.join(saved)} and is still slower: {time:.2f} x the wall time of B.")
-    if time is not None and time < 0.995 and any(r > 1.005 for w, r in sides.items() if w != "wall time"):
+        out.append(
+            f"A saves {' and '.join(saved)} and is still slower: {time:.2f} x the wall time of B."
+        )
+    if (
+        time is not None
+        and time < 0.995
+        and any(r > 1.005 for w, r in sides.items() if w != "wall time")
+    ):
         worse = [w for w, r in sides.items() if w != "wall time" and r > 1.005]
-        out.append(f"A spends more {' and '.join(worse)} and is still faster: {time:.2f} x the wall time of B.")
+        out.append(
+            f"A spends more {' and '.join(worse)} and is still faster: {time:.2f} x the wall time of B."
+        )
     return out
 
 
 def warnings(a: Trace, b: Trace) -> list[str]:
     """Sentences that say why two traces may not be comparable; empty when nothing stands against it."""
     ha, hb, out = a.header, b.header, []
-    for name, words in (("model", "models"), ("revision", "model revisions"), ("device", "devices"), ("dtype", "number formats")):
+    for name, words in (
+        ("model", "models"),
+        ("revision", "model revisions"),
+        ("device", "devices"),
+        ("dtype", "number formats"),
+    ):
         va, vb = getattr(ha, name), getattr(hb, name)
         if va != vb:
             out.append(f"The {words} differ ({va} and {vb}).")
@@ -126,12 +162,16 @@ def warnings(a: Trace, b: Trace) -> list[str]:
     if ha.seed != hb.seed:
         out.append(f"The seeds differ ({ha.seed} and {hb.seed}).")
     if ha.level != hb.level:
-        out.append(f"The log levels differ ({ha.level} and {hb.level}), so the times cannot be compared.")
+        out.append(
+            f"The log levels differ ({ha.level} and {hb.level}), so the times cannot be compared."
+        )
     for lane, t in (("A", a), ("B", b)):
         if not t.complete:
             out.append(f"{lane} stopped before every position was filled.")
         if t.header.level == "full":
-            out.append(f"{lane} was recorded at the level full, whose speed says nothing about the method.")
+            out.append(
+                f"{lane} was recorded at the level full, whose speed says nothing about the method."
+            )
     return out
 
 
@@ -142,10 +182,16 @@ def align(a: Trace, b: Trace, by: str = "pass") -> dict[str, np.ndarray]:
     b[i] are the last passes that had ended; -1 before the first, and the last pass once a side has finished. Raises TraceError.
     """
     if by not in ALIGNMENTS:
-        raise TraceError(f"alignment by {by!r} is not known; use one of {', '.join(ALIGNMENTS)}")
+        raise TraceError(
+            f"alignment by {by!r} is not known; use one of {', '.join(ALIGNMENTS)}"
+        )
     ka, kb = _keys(a, by), _keys(b, by)
     x = np.unique(np.concatenate([ka, kb]))
-    return {"x": x, "a": np.searchsorted(ka, x, side="right") - 1, "b": np.searchsorted(kb, x, side="right") - 1}
+    return {
+        "x": x,
+        "a": np.searchsorted(ka, x, side="right") - 1,
+        "b": np.searchsorted(kb, x, side="right") - 1,
+    }
 
 
 def _keys(t: Trace, by: str) -> np.ndarray:
@@ -160,7 +206,12 @@ def _keys(t: Trace, by: str) -> np.ndarray:
 
 def _final_commits(t: Trace) -> dict[int, tuple[int, Any]]:
     """Position -> (pass, commit) of the commit that put its present token there."""
-    return {c.position: (s.index, c) for s in t for c in s.commits if c.token != t.header.mask_id}
+    return {
+        c.position: (s.index, c)
+        for s in t
+        for c in s.commits
+        if c.token != t.header.mask_id
+    }
 
 
 def _value(m: dict[str, Any], name: str) -> float | None:

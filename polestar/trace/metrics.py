@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 
 
-def rates(ids: Iterable[int], nfe: int, seconds: float, eos_ids: Sequence[int], mask_id: int | None = None) -> dict[str, Any]:
+def rates(
+    ids: Iterable[int],
+    nfe: int,
+    seconds: float,
+    eos_ids: Sequence[int],
+    mask_id: int | None = None,
+) -> dict[str, Any]:
     """TPF and TPS of generated ids [L_G] after `nfe` passes and `seconds` of decoding.
 
     Returns nfe, seconds, tokens (committed positions), non_eos, tpf, tps, tpf_all, tps_all.
@@ -47,13 +53,17 @@ def metrics(trace: Any, tokenizer: Any = None) -> dict[str, Any]:
     packets = sum(_packet_rows(s, h.n_layers) for s in trace)
     out["rows"], out["packet_rows"] = rows, packets
     out["rows_per_token"] = (rows + packets) / out["tokens"] if out["tokens"] else None
-    out["reasons"] = dict(sorted(Counter(c.reason for s in trace for c in s.commits).items()))
+    out["reasons"] = dict(
+        sorted(Counter(c.reason for s in trace for c in s.commits).items())
+    )
     out["refreshes"] = sum(1 for s in trace if s.refresh)
     out["kinds"] = dict(sorted(Counter(s.kind for s in trace).items()))
     out["blocks"] = per_block(trace)
     answer = answer_ids(ids, h.eos_ids, h.mask_id)
     out["text"] = _text(trace, answer, tokenizer)
-    out["blank"] = len(trace) > 0 and (len(answer) == 0 or (out["text"] is not None and not out["text"].strip()))
+    out["blank"] = len(trace) > 0 and (
+        len(answer) == 0 or (out["text"] is not None and not out["text"].strip())
+    )
     return out
 
 
@@ -93,7 +103,11 @@ def answer_ids(ids: np.ndarray, eos_ids: Sequence[int], mask_id: int) -> np.ndar
 
 
 def _packet_rows(step: Any, n_layers: int) -> float:
-    return 0.0 if step.packet_rows is None else float(np.sum(step.packet_rows, dtype=np.int64)) / n_layers
+    return (
+        0.0
+        if step.packet_rows is None
+        else float(np.sum(step.packet_rows, dtype=np.int64)) / n_layers
+    )
 
 
 def _text(trace: Any, ids: np.ndarray, tokenizer: Any) -> str | None:
@@ -104,5 +118,9 @@ def _text(trace: Any, ids: np.ndarray, tokenizer: Any) -> str | None:
     raw = b""
     for i in ids:
         entry = trace.vocab[int(i)]
-        raw += bytes.fromhex(entry["b"]) if "b" in entry else entry["t"].encode("utf-8", "replace")
+        raw += (
+            bytes.fromhex(entry["b"])
+            if "b" in entry
+            else entry["t"].encode("utf-8", "replace")
+        )
     return raw.decode("utf-8", "replace")
