@@ -23,7 +23,8 @@ STATUSES = ("running", "done", "stopped", "error")
 class Trace:
     """A header and its steps; NFE = len(trace).
 
-    Attributes: `status` (running, done, stopped, error), `error` (a sentence or None), `notes` (dicts with pass, position, text),
+    Attributes: `status` (running, done, stopped, error; unless set, done once every position is unmasked), `error` (a sentence or
+    None), `notes` (dicts with pass, position, text),
     `vocab` (token id -> {"t": text, "s": 1 if special, "b": hex bytes}: what a file needs to be read without the model),
     `seconds` (decode wall time; None means the last step's `elapsed`).
     """
@@ -33,7 +34,7 @@ class Trace:
         self.steps: list[Step] = []
         self.notes: list[dict[str, Any]] = []
         self.vocab: dict[int, dict[str, Any]] = {}
-        self.status = "running"
+        self._status: str | None = None
         self.error: str | None = None
         self._seconds: float | None = None
         self._canvas = np.full(header.length, header.mask_id, np.int32)
@@ -68,6 +69,19 @@ class Trace:
     def tokens(self) -> np.ndarray:
         """The generated ids int32 [L_G] as they stand after the last pass ([MASK] where nothing was committed). A copy."""
         return self.canvas_at(len(self.steps) - 1)[self.header.prompt_length :]
+
+    @property
+    def status(self) -> str:
+        """One of STATUSES."""
+        return self._status or ("done" if self.complete else "running")
+
+    @status.setter
+    def status(self, value: str | None) -> None:
+        if value is not None and value not in STATUSES:
+            raise TraceError(
+                f"a trace's status cannot be {value!r}; use one of {', '.join(STATUSES)}"
+            )
+        self._status = value
 
     @property
     def seconds(self) -> float:

@@ -203,11 +203,13 @@ def messages(
     run: str = "replay",
     per_message: int = STEPS_PER_MESSAGE,
     transform: Callable[[Step], Step] | None = None,
+    said: str = "",
 ) -> list[str]:
     """A whole replay as messages: reset, headers and vocab, then steps (`per_message` to a message), then an end for each lane.
 
     `traces` is one trace (lane A), a list (lanes A, B, ...) or a mapping from lane to trace. Texts come from each trace's own
-    vocabulary first, then from `codec`. `transform` may replace a step by a lighter one.
+    vocabulary first, then from `codec`. `transform` may replace a step by a lighter one; `said` goes
+    with the status.
     """
     if isinstance(traces, Trace):
         traces = {"A": traces}
@@ -225,7 +227,9 @@ def messages(
             batches[0].append(
                 {"type": "notes", "lane": lane, "notes": plain(trace.notes)}
             )
-    batches[0].append({"type": "status", "state": "replay", "text": "", "place": None})
+    batches[0].append(
+        {"type": "status", "state": "replay", "text": said, "place": None}
+    )
     for lane, trace in traces.items():
         for at in range(0, len(trace), per_message):
             steps = trace[at : at + per_message]
