@@ -1,0 +1,91 @@
+/**
+ * The comparison of both lanes: a table with ratios, what differs, and where lane A loses, in words.
+ *
+ * Contract: `mount(root, store) -> {draw, destroy}`; hidden with fewer than two lanes. Passes, positions recomputed and wall time are shown apart.
+ * Figures run to each lane's last pass; while a lane is still decoding the panel says "so far".
+ */
+
+import {numbers} from './counters.js';
+import {el, num, say} from './dom.js';
+import {tokenName} from './describe.js';
+
+/** Rows of the table: [label, value of A, value of B, digits, true when more is better]. */
+export function table(A, B) {
+  const a = numbers(A, A.n - 1);
+  const b = numbers(B, B.n - 1);
+  return [
+    ['forward passes (NFE)', A.n, B.n, 0, false],
+    ['seconds', a.sec, b.sec, 2, false],
+    ['rows recomputed', A.n ? A.rows[A.n - 1] : null, B.n ? B.rows[B.n - 1] : null, 0, false],
+    ['packet rows', A.n ? A.packetRows[A.n - 1] : null, B.n ? B.packetRows[B.n - 1] : null, 0, false],
+    ['TPF', a.tpf, b.tpf, 2, true],
+    ['TPF, all positions', a.tpfAll, b.tpfAll, 2, true],
+    ['TPS', a.tps, b.tps, 1, true],
+    ['TPS, all positions', a.tpsAll, b.tpsAll, 1, true],
+    ['rows per token', a.rows, b.rows, 1, false],
+  ];
+}
+
+/** Names of the rows in which A is behind B by more than one per cent. */
+export function losses(rows) {
+  return rows.filter(([, a, b, , more]) => Number.isFinite(a) && Number.isFinite(b) && (more ? a < b * 0.99 : a > b * 1.01)).map(([label]) => label);
+}
+
+export function mount(root, store) {
+  const head = el('div', {className: 'h'}, el('span', {text: 'Comparison'}), el('span', {className: 'h-note'}));
+  const body = el('tbody');
+  const ha = el('th', {text: 'A', scope: 'col'});
+  const hb = el('th', {text: 'B', scope: 'col'});
+  const grid = el('table', {className: 'cmp'}, el('thead', {}, el('tr', {}, el('th', {text: ''}), ha, hb, el('th', {text: 'A / B', scope: 'col'}))), body);
+  const verdict = el('p', {className: 'verdict'});
+  const diff = el('div', {className: 'diffs'});
+  root.append(head, verdict, grid, diff);
+  let rows = [];
+  let listed = '';
+
+  function draw() {
+    const {A, B} = store.lanes;
+    root.hidden = !(A && B);
+    if (!A || !B) return;
+    const over = A.status !== 'open' && B.status !== 'open';
+    say(head.lastChild, over ? '' : 'so far');
+    ha.title = A.header.title || A.header.method;
+    hb.title = B.header.title || B.header.method;
+    const data = table(A, B);
+    if (rows.length !== data.length) {
+      rows = data.map(([label]) => { const cells = [el('td'), el('td'), el('td')]; return {cells, tr: el('tr', {}, el('th', {text: label, scope: 'row'}), ...cells)}; });
+      body.replaceChildren(...rows.map((r) => r.tr));
+    }
+    data.forEach(([, a, b, digits, more], i) => {
+      const {cells} = rows[i];
+      say(cells[0], num(a, digits));
+      say(cells[1], num(b, digits));
+      const ratio = Number.isFinite(a) && Number.isFinite(b) && b !== 0 ? a / b : null;
+      say(cells[2], ratio === null ? '–' : `${ratio.toFixed(2)}×`);
+      const good = ratio === null || Math.abs(ratio - 1) < 0.01 ? '' : (ratio > 1) === more ? 'win' : 'lose';
+      if (cells[2].className !== good) cells[2].className = good;
+    });
+    const lost = losses(data);
+    const name = A.header.title || A.header.method;
+    say(verdict, !over ? '' : lost.length ? `${name} loses on ${lost.join(', ')}.` : `${name} is behind on nothing here.`);
+    const d = store.divergence();
+    const key = d ? `${d.differ.length}/${d.first?.pos}/${store.rev.data}` : '';
+    if (key === listed) return;
+    listed = key;
+    if (!d) { diff.replaceChildren(el('p', {className: 'k', text: 'Prompt or length differ, so tokens are not compared position by position.'})); return; }
+    if (!d.first) { diff.replaceChildren(el('p', {className: 'k', text: over ? 'Both lanes gave the same tokens.' : 'No token differs so far.'})); return; }
+    const items = [...d.differ].sort((x, y) => x.pass - y.pass || x.g - y.g).slice(0, 40).map((item) => el('button', {type: 'button', className: 'diff',
+      title: `position ${item.pos}: A at pass ${item.passA}, B at pass ${item.passB}`, on: {click: () => jump(store, item)}},
+    el('span', {className: 'k', text: String(item.pos)}), el('span', {className: 'mono', text: tokenName(store, item.a)}), el('span', {className: 'k', text: '≠'}), el('span', {className: 'mono', text: tokenName(store, item.b)})));
+    diff.replaceChildren(el('div', {className: 'k', text: `${d.differ.length} of ${A.G} positions differ; first at position ${d.first.pos}, pass ${d.first.pass}`}), el('div', {className: 'diff-list'}, ...items));
+  }
+  const unwatch = store.watch(['data'], draw);
+  return {draw, destroy() { unwatch(); root.replaceChildren(); }};
+}
+
+/** Put the cursor and the selection on a divergence. */
+export function jump(store, item) {
+  const lane = item.passA >= item.passB ? 'A' : 'B';
+  store.seekPass(lane, item.pass);
+  store.select(store.sel?.lane || 'A', item.pos);
+}

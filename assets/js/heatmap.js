@@ -1,0 +1,226 @@
+/**
+ * Drift heatmap of the focused lane: passes across, positions down, colour on a fixed scale with a labelled bar.
+ *
+ * Contract: `mount(root, store, {tip}) -> {draw, destroy}`. Only the block being decoded has drift, so by default the rows are the positions within
+ * the block ("by block"); "all positions" shows the whole generation. The picture is kept offscreen and redrawn when data, size or
+ * settings change; moving the cursor only redraws the overlay. Missing values are hatched, never drawn as 0. Units: nats (drift, Δ),
+ * probability (confidence).
+ */
+
+import {el, layer, MONO, num, sharp, short} from './dom.js';
+import {cellLines} from './describe.js';
+import {passAxis, tickStep} from './passaxis.js';
+import {rgb} from './theme.js';
+
+const SCALES = {
+  drift: {lo: 0, hi: 2, logLo: 1e-2, logHi: 10, unit: 'nats', name: 'drift δ'},
+  delta: {lo: 0, hi: 2, logLo: 1e-2, logHi: 10, unit: 'nats', name: 'Δ'},
+  conf: {lo: 0, hi: 1, logLo: 0, logHi: 0, unit: '', name: 'confidence'},
+};
+const TOP = 15;
+const BOTTOM = 14;
+
+export function scaleOf(view) {
+  const s = SCALES[view.metric];
+  const log = view.log && s.logLo > 0;
+  const a = Math.log10(s.logLo);
+  const b = Math.log10(s.logHi);
+  return {...s, isLog: log, level: (v) => Math.max(0, Math.min(1, log ? (Math.log10(Math.max(v, 1e-12)) - a) / (b - a) : (v - s.lo) / (s.hi - s.lo)))};
+}
+
+export function mount(root, store, {tip}) {
+  const box = el('div', {className: 'cv'});
+  root.append(box);
+  const view = sharp(box, store);
+  let picture = null;
+  let key = '';
+  let plot = null;
+
+  const valuesOf = (step, log) => {
+    if (store.view.metric === 'conf') return [step.conf, step.s];
+    if (!store.view.fold && step.fulldrift && store.view.metric === 'drift') return [step.fulldrift.subarray(log.P), log.P];
+    return [store.view.metric === 'drift' ? step.drift : step.delta, step.s];
+  };
+
+  function paint(log, t) {
+    picture = layer(view);
+    const {ctx} = picture;
+    const ax = passAxis(store, view.w);
+    const fold = store.view.fold;
+    const B = log.header.block_length;
+    const rows = fold ? B : log.G;
+    const h = view.h - TOP - BOTTOM;
+    const rh = h / rows;
+    const scale = scaleOf(store.view);
+    plot = {ax, rows, rh, h, fold, scale};
+    ctx.fillStyle = t.na;
+    ctx.fillRect(ax.left, TOP, ax.right - ax.left, h);
+    const gapX = ax.cw > 5 ? 0.8 : 0;
+    const gapY = rh > 4 ? 0.7 : 0;
+    let any = false;
+    let lastBlock = -1;
+    for (const step of log.steps) {
+      const x = ax.x(step.i);
+      const [values, from] = valuesOf(step, log);
+      if (values) {
+        for (let j = 0; j < values.length; j++) {
+          const v = values[j];
+          if (!Number.isFinite(v)) continue;
+          any = true;
+          const y = fold ? j : from + j - log.P;
+          ctx.fillStyle = rgb(t.map[Math.round(scale.level(v) * 255)]);
+          ctx.fillRect(x, TOP + y * rh, ax.cw - gapX, rh - gapY);
+        }
+      } else {
+        ctx.fillStyle = t.hatch;
+        const y0 = fold ? 0 : step.s - log.P;
+        const y1 = fold ? step.e - step.s : step.e - log.P;
+        for (let y = TOP + y0 * rh + 2; y < TOP + y1 * rh; y += 5) ctx.fillRect(x, y, ax.cw - gapX, 1);
+      }
+    }
+    // Commits: a ring where cells are big enough, else a dot; drift events are filled, forced ones dotted.
+    for (const step of log.steps) {
+      let outside = 0;
+      for (const c of step.commits) {
+        const inside = c.pos >= step.s && c.pos < step.e;
+        if (!inside && fold) { outside++; continue; }
+        const y = TOP + (fold ? c.pos - step.s : c.pos - log.P) * rh;
+        mark(ctx, t, c.r, ax.x(step.i), y, ax.cw - gapX, rh - gapY);
+      }
+      if (outside) { ctx.fillStyle = t.suf; ctx.beginPath(); const x = ax.x(step.i) + (ax.cw - gapX) / 2; ctx.moveTo(x - 3, TOP + h + 1); ctx.lineTo(x + 3, TOP + h + 1); ctx.lineTo(x, TOP + h + 5); ctx.fill(); }
+      if (step.refresh) { ctx.fillStyle = t.acc; ctx.fillRect(ax.x(step.i), TOP - 3, ax.cw - gapX, 2); }
+    }
+    // Blocks: a rule and a label at each entry.
+    ctx.font = `10px ${MONO}`;
+    let clear = 0;
+    for (const step of log.steps) {
+      if (step.block === lastBlock) continue;
+      lastBlock = step.block;
+      const x = ax.x(step.i);
+      if (step.i) { ctx.fillStyle = t.panel; ctx.fillRect(x - 1, TOP, 1.6, h); }
+      const label = `b${step.block} · ${step.s}`;
+      if (x >= clear) { ctx.fillStyle = t.mut; ctx.textAlign = 'left'; ctx.fillText(label, x, 5.5); clear = x + ctx.measureText(label).width + 6; }
+    }
+    ctx.fillStyle = t.mut;
+    ctx.textAlign = 'right';
+    const every = rows <= 32 ? 8 : rows <= 128 ? 16 : 64;
+    for (let r = 0; r < rows; r += every) ctx.fillText(fold ? `+${r}` : String(log.P + r), ax.left - 5, TOP + r * rh + Math.max(5, rh / 2));
+    ctx.textAlign = 'center';
+    const step = tickStep(ax.room, ax.right - ax.left);
+    for (let i = 0; i < ax.room; i += step) ctx.fillText(String(i), ax.x(i) + ax.cw / 2, TOP + h + BOTTOM - 5);
+    bar(ctx, t, scale, view.w - 46, TOP, h);
+    if (!any && log.n) {
+      ctx.font = '12px system-ui, sans-serif';
+      ctx.textAlign = 'center';
+      ctx.fillStyle = t.mut;
+      const name = SCALES[store.view.metric].name;
+      ctx.fillText(`${name}: n/a for ${log.header.title || log.header.method}${log.n < 2 ? ' yet' : ''}`, (ax.left + ax.right) / 2, TOP + h / 2);
+    }
+  }
+
+  function mark(ctx, t, r, x, y, w, h) {
+    if (w >= 5 && h >= 3.2) {
+      ctx.strokeStyle = t.name === 'dark' ? 'rgba(255,255,255,.88)' : 'rgba(8,14,28,.85)';
+      ctx.lineWidth = 1;
+      ctx.setLineDash(r === 2 ? [1.5, 1.5] : r === 4 ? [4, 2] : []);
+      ctx.strokeRect(x + 0.6, y + 0.6, w - 1.2, h - 1.2);
+      ctx.setLineDash([]);
+      if (r === 3) { ctx.fillStyle = t.drift; ctx.fillRect(x + w / 2 - 2, y + 0.5, 4, h - 1); }
+    } else {
+      const s = Math.max(1.5, Math.min(w, h, 3));
+      ctx.fillStyle = r === 1 ? (t.name === 'dark' ? '#fff' : '#08101f') : t.reason[r];
+      ctx.fillRect(x + w / 2 - s / 2, y + h / 2 - s / 2, s, s);
+    }
+  }
+
+  function bar(ctx, t, scale, x, y, h) {
+    for (let k = 0; k < h; k++) { ctx.fillStyle = rgb(t.map[Math.round((1 - k / h) * 255)]); ctx.fillRect(x, y + k, 8, 1.5); }
+    ctx.strokeStyle = t.line;
+    ctx.lineWidth = 1;
+    ctx.strokeRect(x + 0.5, y + 0.5, 8, h - 1);
+    ctx.fillStyle = t.mut;
+    ctx.textAlign = 'left';
+    ctx.font = `10px ${MONO}`;
+    const ticks = scale.isLog ? [10, 1, 0.1, 0.01] : scale.hi === 1 ? [1, 0.75, 0.5, 0.25, 0] : [2, 1.5, 1, 0.5, 0];
+    for (const v of ticks) {
+      const at = y + (1 - scale.level(v)) * h;
+      ctx.fillRect(x + 8, Math.min(y + h - 1, at), 3, 1);
+      ctx.fillText(v === 10 && scale.isLog ? '≥10' : v === 0.01 && scale.isLog ? '≤.01' : v === 2 && !scale.isLog && scale.hi === 2 ? '≥2' : String(v).replace(/^0\./, '.'), x + 13, Math.max(y + 4, Math.min(y + h - 4, at)));
+    }
+    if (scale.unit) ctx.fillText(scale.unit, x - 2, 5.5);
+  }
+
+  function draw() {
+    const t = store.theme;
+    const ctx = view.begin();
+    const log = store.lanes[store.focus];
+    if (!log || !t || !view.w) return;
+    const v = store.view;
+    const k = [store.run, store.focus, log.n, log.status, view.w, view.h, view.dpr, t.name, store.rev.theme, v.log, v.metric, v.fold].join();
+    if (k !== key) { key = k; paint(log, t); }
+    ctx.setTransform(1, 0, 0, 1, 0, 0);
+    ctx.drawImage(picture.canvas, 0, 0);
+    ctx.setTransform(view.dpr, 0, 0, view.dpr, 0, 0);
+    const {ax, rh, h, fold} = plot;
+    const p = store.passOf(store.focus);
+    const step = log.steps[p];
+    if (p >= 0) {
+      ctx.strokeStyle = t.acc;
+      ctx.lineWidth = 1.5;
+      ctx.strokeRect(ax.x(p) - 1, TOP - 1, Math.max(2, ax.cw) + 1, h + 2);
+    }
+    const pos = store.sel?.pos;
+    if (pos !== undefined && pos >= log.P) {
+      ctx.strokeStyle = t.ink;
+      ctx.lineWidth = 1.2;
+      const blocks = log.header.blocks;
+      const b = blocks.findIndex(([s, e]) => pos >= s && pos < e);
+      if (fold) {
+        let x0 = -1;
+        let x1 = -1;
+        for (const s of log.steps) if (s.block === b) { if (x0 < 0) x0 = s.i; x1 = s.i + 1; }
+        if (x0 >= 0) ctx.strokeRect(ax.x(x0), TOP + (pos - blocks[b][0]) * rh - 0.5, (x1 - x0) * ax.cw, Math.max(3, rh));
+      } else ctx.strokeRect(ax.left, TOP + (pos - log.P) * rh - 0.5, ax.right - ax.left, Math.max(3, rh));
+    }
+    const hov = store.hover;
+    if (hov?.pos !== undefined && step) {
+      const pass = hov.pass ?? p;
+      const s = log.steps[pass];
+      if (s) {
+        const r = fold ? (hov.pos >= s.s && hov.pos < s.e ? hov.pos - s.s : -1) : hov.pos - log.P;
+        if (r >= 0) { ctx.strokeStyle = t.mut; ctx.lineWidth = 1; ctx.strokeRect(ax.x(pass) - 0.5, TOP + r * rh - 0.5, Math.max(3, ax.cw), Math.max(3, rh)); }
+      }
+    }
+  }
+
+  function locate(event) {
+    const log = store.lanes[store.focus];
+    if (!plot || !log) return null;
+    const r = view.canvas.getBoundingClientRect();
+    const pass = plot.ax.at(event.clientX - r.left);
+    const row = Math.floor((event.clientY - r.top - TOP) / plot.rh);
+    if (pass < 0 || pass >= log.n || row < 0 || row >= plot.rows) return null;
+    const step = log.steps[pass];
+    const pos = plot.fold ? step.s + row : log.P + row;
+    return pos < (plot.fold ? step.e : log.header.length) ? {lane: store.focus, pos, pass} : null;
+  }
+  const onMove = (event) => {
+    const at = locate(event);
+    store.point(at);
+    if (!at) { tip.hide(); return; }
+    const log = store.lanes[at.lane];
+    const n = log.numbers(at.pass, at.pos);
+    const lines = cellLines(store, log, at.pass, at.pos);
+    if (n && n.delta !== null && !lines.some((l) => l[0] === 'Δ')) lines.push(['Δ', short(n.delta)]);
+    if (n && n.gate !== null && !lines.some((l) => l[0] === 'gate')) lines.push(['gate α(τ_s − c)²', short(n.gate)]);
+    lines.splice(1, 0, ['pass', `${at.pass} of ${num(log.n, 0)}`]);
+    tip.show(event.clientX, event.clientY, lines);
+  };
+  const onLeave = () => { store.point(null); tip.hide(); };
+  const onClick = (event) => { const at = locate(event); if (at) { store.seekPass(at.lane, at.pass); store.select(at.lane, at.pos); } };
+  box.addEventListener('pointermove', onMove);
+  box.addEventListener('pointerleave', onLeave);
+  box.addEventListener('click', onClick);
+  const unwatch = store.watch(['data', 'cursor', 'sel', 'hover', 'view', 'size', 'theme'], draw);
+  return {draw, destroy() { unwatch(); view.destroy(); picture = null; box.remove(); }};
+}

@@ -1,0 +1,71 @@
+/**
+ * What the page is doing: the chip and line in the head strip, the empty and loading screens, the error banner.
+ *
+ * Contract: `makeStatus(store, {samples, send}) -> {chip, line, banner, empty, watch()}`. A recording always says "replay"; only a run whose header
+ * says live, and that is running, says "live".
+ */
+
+import {el, icon, say} from './dom.js';
+
+/** [style, chip text, line] for the present state. */
+export function words(store) {
+  const {state, text, place} = store.status;
+  const log = store.lanes[store.focus];
+  const p = store.passOf(store.focus);
+  const step = log?.steps[p];
+  const at = step ? `pass ${p} · block ${step.block}` : '';
+  const behind = step && !store.follow && state === 'running' ? ` (run is at pass ${log.n - 1})` : '';
+  const replay = log && log.header.live === false;
+  switch (state) {
+    case 'loading': return ['busy', 'loading', text];
+    case 'queued': return ['busy', 'waiting', text || (place ? `place ${place} in line` : 'in line')];
+    case 'running': return [replay ? 'replay' : 'live', replay ? 'replay' : 'live', [at + behind, text].filter(Boolean).join(' · ')];
+    case 'paused': return ['paused', 'paused', [at, text].filter(Boolean).join(' · ')];
+    case 'stopped': return ['paused', 'stopped', [at, text || 'what was decoded so far is kept'].filter(Boolean).join(' · ')];
+    case 'error': return ['error', 'error', at];
+    case 'replay': return ['replay', 'replay', [at, text].filter(Boolean).join(' · ')];
+    case 'done': return [replay ? 'replay' : 'done', replay ? 'replay' : 'done', [at, text].filter(Boolean).join(' · ')];
+    default: return ['idle', 'no run', text];
+  }
+}
+
+export function makeStatus(store, {samples, send}) {
+  const chip = el('span', {className: 'state', role: 'status'});
+  const line = el('span', {className: 'state-line'});
+  const sentence = el('span', {className: 'sentence'});
+  const banner = el('div', {className: 'banner', role: 'alert', hidden: true}, sentence,
+    el('button', {type: 'button', className: 'ib', 'aria-label': 'Dismiss', on: {click: () => { store.problem = ''; dismissed = store.rev.status + 1; store.touch('status'); }}}, icon('close')));
+  let dismissed = -1;
+  const headline = el('h2');
+  const para = el('p');
+  const bar = el('div', {className: 'bar'}, el('i'));
+  const buttons = el('div', {className: 'buttons'}, ...samples.map((s) => el('button', {type: 'button', className: 'btn primary', text: `Open ${s.title}`, on: {click: () => send({cmd: 'open', name: s.name})}})));
+  const empty = el('div', {className: 'empty'}, el('div', {className: 'empty-card'}, el('div', {className: 'star', text: '✦', 'aria-hidden': 'true'}), headline, para, bar, buttons));
+
+  function draw() {
+    const [style, short, long] = words(store);
+    const {state, text, place} = store.status;
+    if (chip.dataset.state !== style) chip.dataset.state = style;
+    say(chip, short);
+    say(line, long);
+    line.title = long;
+    const problem = state === 'error' ? text || 'The run failed and gave no reason; look at the terminal.' : store.problem;
+    const show = !!problem && dismissed !== store.rev.status;
+    banner.hidden = !show || !store.open.length;
+    if (show) say(sentence, problem);
+    const nothing = !store.open.some((l) => store.lanes[l].n);
+    empty.hidden = !nothing;
+    if (!nothing) return;
+    bar.hidden = !['loading', 'queued', 'running'].includes(state);
+    buttons.hidden = ['loading', 'queued', 'running'].includes(state);
+    empty.dataset.state = state;
+    if (problem) { say(headline, 'That did not work'); say(para, problem); } else if (state === 'loading') { say(headline, 'Loading'); say(para, text); } else if (state === 'queued') {
+      say(headline, place ? `You are number ${place} in line` : 'Waiting in line');
+      say(para, text || 'The model decodes one run at a time; yours starts by itself.');
+    } else if (state === 'running') { say(headline, 'First pass'); say(para, text || 'The first forward pass is being computed.'); } else {
+      say(headline, 'Watch a diffusion language model decode, pass by pass');
+      say(para, text || 'Write a prompt at the left and press Run, or look at a recorded run first.');
+    }
+  }
+  return {chip, line, banner, empty, watch: () => store.watch(['data', 'cursor', 'view', 'status'], draw)};
+}
