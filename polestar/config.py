@@ -8,6 +8,7 @@ Contract: a `DecodeConfig` is immutable and valid: values are of their declared 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,8 @@ class Param:
     maximum: float | None = None
     step: float | None = None
     choices: tuple[str, ...] = ()
+    pattern: str = ""  # what text must match in full, said in words by `wanted`
+    wanted: str = ""
     live: str = "pass"
     expert: bool = False  # shown on the page only under "more"
 
@@ -43,7 +46,7 @@ class Param:
             or (self.minimum is not None and parsed < self.minimum)
             or (self.maximum is not None and parsed > self.maximum)
         )
-        if outside or (self.choices and parsed not in self.choices):
+        if outside or (self.choices and parsed not in self.choices) or (self.pattern and not re.fullmatch(self.pattern, parsed)):
             raise ValueError(f"{self.name} takes {self._wanted()}, not {value!r}; give one of those")
         return parsed
 
@@ -64,6 +67,8 @@ class Param:
         return self.kind(value)
 
     def _wanted(self) -> str:
+        if self.wanted:
+            return self.wanted
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if self.kind is bool:

@@ -12,10 +12,13 @@ from typing import Any
 
 from polestar.cache.polestar import PolestarCache
 from polestar.cache.policy import CachePolicy, DualCache, PrefixCache
-from polestar.commit.policy import FACTOR_PARAMS, SCHEDULE_PARAMS, CommitPolicy, Schedule, Threshold, ThresholdOrFactor
+from polestar.commit.dawn import DAWN_PARAMS, Dawn
+from polestar.commit.klass import KLASS_PARAMS, Klass
 from polestar.commit.polestar import PolestarCommit
+from polestar.commit.policy import FACTOR_PARAMS, SCHEDULE_PARAMS, CommitPolicy, Schedule, Threshold, ThresholdOrFactor
 from polestar.config import PARAMS, SHARED, Param
 from polestar.scheduler import BlockScheduler
+from polestar.schedulers.adablock import ADABLOCK_PARAMS, AdaBlock, ChosenCache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +78,18 @@ _ROWS = (
             },
         },
         help="Refreshes only drifting clusters of a local window, and commits tokens when their drift spikes.",
+    ),
+    Method(
+        name="adablock", title="AdaBlock-dLLM", scheduler=AdaBlock, cache=ChosenCache, shared=("tau_s",), params=ADABLOCK_PARAMS,
+        help="Fast-dLLM with blocks that end at a confidently predicted newline instead of a fixed length.",
+    ),
+    Method(
+        name="dawn", title="DAWN", commit=Dawn, shared=("tau_s",), params=DAWN_PARAMS,
+        help="Reads dependencies out of attention and commits together what does not depend on each other; every row recomputed, no cache.",
+    ),
+    Method(
+        name="klass", title="KLASS", commit=Klass, params=KLASS_PARAMS, presets={"paper": {}, "release": {"block_length": 64, "exclude_mask": False}},
+        help="Commits tokens that are confident and whose distribution has stopped changing; every row recomputed, no cache.",
     ),
 )
 

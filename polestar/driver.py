@@ -51,6 +51,7 @@ class Run:
     entering: bool = True
     index: int = 0
     project: Callable | None = None
+    token_text: Callable[[int], str] | None = None  # display text of an id, where a tokenizer is at hand
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -75,6 +76,7 @@ class Decoder:
         model_name: str = "",
         revision: str | None = None,
         prompt_text: str | None = None,
+        token_text: Callable[[int], str] | None = None,
     ):
         """Raises ValueError, before any work, when prompt, length or level do not fit the model."""
         check_request(model, prompt_ids, config, level)
@@ -91,6 +93,7 @@ class Decoder:
             clock=PhaseClock(model.device, enabled=level != "off"),
             cluster_rng=torch.Generator().manual_seed(config.seed),
             sample_rng=torch.Generator().manual_seed(config.seed),
+            token_text=token_text,
         )
         self.inspector = Inspector(self.run) if level == "full" else None
         if self.inspector is not None:
@@ -148,8 +151,9 @@ class Decoder:
             if block is None:
                 return None
             run.block, run.block_start, run.block_end = block
-            run.entering, self.needs_block = True, False
-            self.commit.enter(run)
+            run.entering, self.needs_block = run.index == 0 or not self.scheduler.slides, False
+            if run.entering:
+                self.commit.enter(run)
         run.clock.start()
         masked = run.canvas.masked(run.block_start, run.block_end)
         result = self._forward(masked)
@@ -169,10 +173,11 @@ class Decoder:
         run = self.run
         wanted = masked
         if run.entering and self.scheduler.refines:
-            wanted = run.canvas.masked(run.block_start, run.length)
+            wanted = run.canvas.masked(run.block_start, self.scheduler.horizon(run))
         self.plan = self.cache.plan(run, wanted.to(run.model.device))
-        if self.commit.attention:
-            self.plan = replace(self.plan, attention_for=(run.block_start, run.block_end))
+        wish = self.commit.attention_wanted(run)
+        if wish is not None:
+            self.plan = replace(self.plan, attention_for=wish[0], attention_layers=wish[1])
         result = run.model.run(self.plan, run.canvas.tokens, run.kv, run.clock)
         run.kv.filled = run.kv.filled or self.plan.rows == (0, run.length)
         self.cache.observe(run, result)
@@ -197,8 +202,11 @@ class Decoder:
             view = view.before(run.block_end)
         step = Step(
             index=run.index, block=run.block, block_start=run.block_start, block_end=run.block_end, kind=self.plan.kind,
-            refresh=self.plan.refresh, refresh_reason=self.plan.reason, rows=len(result.rows),
+            refresh=self.plan.refresh or bool(result.reason), refresh_reason=result.reason or self.plan.reason,
+            rows=round(sum(result.layer_rows) / len(result.layer_rows)),
         )
+        if len(set(result.layer_rows)) > 1:
+            step.extra["layer_rows"] = list(result.layer_rows)
         commits: list[Commit] = []
         if len(view):
             selection = self.commit.select(run, view, result)
@@ -241,6 +249,7 @@ class Decoder:
             size, at = step.block_end - step.block_start, (view.positions - step.block_start).numpy()
             step.conf, step.argmax = np.full(size, np.nan, dtype=np.float32), np.full(size, -1, dtype=np.int32)
             step.conf[at], step.argmax[at] = view.confidence.numpy(), view.token.numpy()
+            self.scheduler.log(run, step)
             self.cache.log(run, step)
             if self.inspector is not None:
                 self.inspector.log(step, view, result)
@@ -248,7 +257,7 @@ class Decoder:
         extra = run.entering and run.config.get("extra_pass", False)
         run.entering = False
         run.index += 1
-        self.needs_block = not extra and run.canvas.masked(run.block_start, run.block_end).numel() == 0
+        self.needs_block = self.scheduler.slides or not extra and run.canvas.masked(run.block_start, run.block_end).numel() == 0
 
     def _blame(self) -> str:
         """Which layer made a value that is not finite: the pass is run again, layer by layer. Only on the way out."""
@@ -334,5 +343,6 @@ def decoder_for(model: Any, prompt_ids: Sequence[int], config: DecodeConfig, *, 
     if isinstance(model, Transformer):
         return Decoder(model, prompt_ids, config, level=level, prompt_text=prompt_text)
     return Decoder(
-        model.model, prompt_ids, config, level=level, model_name=model.name, revision=model.revision, prompt_text=prompt_text
+        model.model, prompt_ids, config, level=level, model_name=model.name, revision=model.revision, prompt_text=prompt_text,
+        token_text=model.codec.token_text,
     )

@@ -51,7 +51,9 @@ class Inspector:
         run = self.run
         if result.last_input is None:
             return
-        now = result.attention if result.attention is not None else self._attention(step, result)
+        now = result.attention_of(run.model.cfg.n_layers - 1, step.block_start, step.block_end)
+        if now is None:
+            now = self._attention(step, result)
         if self.block == step.block and self.before is not None and self.before.shape == now.shape:
             step.drift = drift(now, self.before).cpu().numpy().copy()
         self.before, self.block = now, run.block

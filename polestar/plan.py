@@ -6,7 +6,7 @@ knows no method; a cache policy writes plans; a `LayerHook` lets a policy act be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -81,7 +81,10 @@ class ForwardPlan:
 
 @dataclass(slots=True)
 class LayerCall:
-    """What a hook needs of the pass it is in; `run` is the ordinary layer, which also keeps the attention that the plan asked for."""
+    """What a hook needs of the pass it is in; `run` is the ordinary layer, which also keeps the attention that the plan asked for.
+
+    A hook that computes fewer rows than it hands on says so in `fed`; one that decides inside the pass to refresh says why in `reason`.
+    """
 
     model: Transformer
     kv: KVStore
@@ -90,6 +93,8 @@ class LayerCall:
     keep: tuple[int, int] | None
     keep_layers: frozenset[int]
     attentions: dict[int, Tensor]
+    fed: list[int] = field(default_factory=list)  # rows computed in each layer so far
+    reason: str = ""
 
     def run(self, layer: int, x: Float[Tensor, "r d"], rows: Rows) -> Float[Tensor, "r d"]:
         """The layer on `rows`: K/V written in place, queries attend to every key."""
@@ -107,12 +112,21 @@ class PassResult:
     rows: Rows
     logits: Float[Tensor, "m V"]
     attentions: dict[int, Tensor]
+    attention_for: tuple[int, int] | None = None  # the rows of `attentions`, [start, end)
     last_input: Float[Tensor, "r d"] | None = None  # what the final layer was given, for whoever inspects the pass
+    layer_rows: list[int]  # rows computed in each layer
+    reason: str = ""  # why a hook refreshed within the pass
 
     @property
     def attention(self) -> Float[Tensor, "heads b L"] | None:
         """The deepest attention kept, or None."""
         return self.attentions[max(self.attentions)] if self.attentions else None
+
+    def attention_of(self, layer: int, start: int, end: int) -> Float[Tensor, "heads b L"] | None:
+        """Kept attention of the rows [start, end) at `layer`, or None where it was not kept."""
+        if layer not in self.attentions or self.attention_for is None or not self.attention_for[0] <= start <= end <= self.attention_for[1]:
+            return None
+        return self.attentions[layer][:, start - self.attention_for[0] : end - self.attention_for[0]]
 
 
 class LogitsView:

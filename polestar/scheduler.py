@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from polestar.driver import Run
     from polestar.plan import LogitsView
+    from polestar.trace.step import Step
 
 
 class BlockScheduler:
     """Contiguous blocks of the configured length; the last one may be shorter."""
 
-    refines = False  # does it want entry logits of everything after the block start
+    refines = False  # does it want entry logits of positions after the block start, as far as `horizon`
+    slides = False  # is `next` asked before every pass; then only the first pass is an entry
 
     def __init__(self):
         self.number = -1
@@ -34,9 +36,16 @@ class BlockScheduler:
                 return self.number, start, end
         return None
 
+    def horizon(self, run: Run) -> int:
+        """The end of the positions whose entry logits `refine` reads. Only asked when `refines`."""
+        return run.length
+
     def refine(self, run: Run, view: LogitsView) -> int:
-        """The end of the current block, decided from the entry logits. Only asked when `refines`."""
+        """The end of the current block, at most `horizon`, decided from the entry logits. Only asked when `refines`."""
         return run.block_end
+
+    def log(self, run: Run, step: Step) -> None:
+        """Add what the scheduler decided to the step; copies only."""
 
 
 class WholeCanvas(BlockScheduler):

@@ -48,6 +48,10 @@ class CommitPolicy:
     def enter(self, run: Run) -> None:
         """A new block begins."""
 
+    def attention_wanted(self, run: Run) -> tuple[tuple[int, int], frozenset[int] | None] | None:
+        """Rows [start, end) whose attention over all keys the policy reads, and in which layers (None: the final one); None reads none."""
+        return ((run.block_start, run.block_end), None) if self.attention else None
+
     def select(self, run: Run, view: LogitsView, result: PassResult) -> Selection:
         """Choose among the block's masked positions."""
         raise NotImplementedError

@@ -201,10 +201,14 @@ class Transformer(nn.Module):
         hook = plan.hook or LayerHook()
         for layer in range(self.cfg.n_layers):
             last_input = x
+            call.fed.append(len(rows))
             x, rows = hook.layer(call, layer, x, rows)
         logits = self.logits(x[rows.locate(self.row_for(plan.logits_for))])
         clock.lap("head")
-        return PassResult(hidden=x, rows=rows, logits=logits, attentions=call.attentions, last_input=last_input)
+        return PassResult(
+            hidden=x, rows=rows, logits=logits, attentions=call.attentions, attention_for=plan.attention_for, last_input=last_input,
+            layer_rows=call.fed, reason=call.reason,
+        )
 
     def write_kv(self, layer: int, normed: Float[Tensor, "r d"], rows: Rows, kv: KVStore) -> None:
         """K,V of rows that went through the layer's input norm, written in place."""
@@ -225,9 +229,9 @@ class Transformer(nn.Module):
         return x
 
     def run_layer_keeping(
-        self, layer: int, x: Float[Tensor, "r d"], rows: Rows, kv: KVStore, keep: tuple[int, int], *, clock: PhaseClock
+        self, layer: int, x: Float[Tensor, "r d"], rows: Rows, kv: KVStore, keep: tuple[int, int] | None, *, clock: PhaseClock
     ) -> tuple[Float[Tensor, "r d"], Float[Tensor, "h b L"]]:
-        """`run_layer`, also returning the attention probabilities (float32) of the positions [keep[0], keep[1]).
+        """`run_layer`, also returning the attention probabilities (float32) of the positions [keep[0], keep[1]), or of all rows (None).
 
         Only those rows pay for materialised probabilities where rows are contiguous; the rest go through fused attention.
         """
@@ -235,10 +239,10 @@ class Transformer(nn.Module):
         normed = block.attn_norm(x)
         self.write_kv(layer, normed, rows, kv)
         q = rotate(block.queries(normed), rows.cos, rows.sin)
-        if rows.span is None:
+        if keep is None or rows.span is None:
             every = block.scores(q, kv.k[layer])
             mixed = block.weigh(every, kv.v[layer])
-            probs = every[:, rows.locate(torch.arange(*keep, device=x.device))]
+            probs = every if keep is None else every[:, rows.locate(torch.arange(*keep, device=x.device))]
         else:
             a, b = keep[0] - rows.span[0], keep[1] - rows.span[0]
             probs = block.scores(q[:, a:b], kv.k[layer])

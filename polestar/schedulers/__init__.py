@@ -1,0 +1,1 @@
+"""Block schedulers of single methods."""
