@@ -232,7 +232,8 @@ def put(at, value):
 
 
 ARRAY_FAULTS = {
-    "commits/position": [put(0, 0), put(0, 25), put(0, -1)], "commits/token": [put(0, -1)], "commits/offsets": [put(0, 1), put(1, 99), put(-1, 0), lambda a: a[:-1]],
+    "commits/position": [put(0, 0), put(0, 25), put(0, -1)], "commits/token": [put(0, -1)], 
+    "commits/offsets": [put(0, 1), put(1, 99), put(-1, 0), lambda a: a[:-1]],
     "commits/reason": [put(0, 77), put(0, -1)], "commits/confidence": [lambda a: a[:-1], lambda a: a.astype("f4")], "commits/has": [put(0, 4)],
     "edits/position": [put(0, 4), put(0, 25)], "edits/token": [put(0, -5)], "steps/kind": [put(0, 3)], "steps/start": [put(0, 0), put(0, 13)],
     "steps/end": [put(0, 26), put(0, 12)], "steps/block": [put(0, -1)], "steps/rows": [put(0, -1)], "steps/reason": [put(0, 99)],
@@ -250,7 +251,7 @@ def test_unsound_arrays_are_refused(name, tmp_path):
     for fault in ARRAY_FAULTS[name]:
         save(full_trace(12), path)
         rewrite(path, {name: fault})
-        with pytest.raises(TraceError, match="cannot open t.safetensors: ") as e:
+        with pytest.raises(TraceError, match=r"cannot open t\.safetensors: ") as e:
             load(path)
         assert "\n" not in str(e.value) and len(str(e.value)) < 400
         assert "damaged (" not in str(e.value), "the sentence must name the fault"
@@ -264,7 +265,8 @@ JSON_FAULTS = {
     "arrays": [lambda t: t.update(arrays=[]), lambda t: t["arrays"][0].__setitem__(0, "object"), lambda t: t["arrays"][0].__setitem__(1, [2, -3]),
                lambda t: t["arrays"][0].__setitem__(2, 10**20), lambda t: t["arrays"][0].__setitem__(1, [2**20, 2**20])],
     "status": [lambda t: t.update(status="fine"), lambda t: t.update(error=3)],
-    "notes": [lambda t: t.update(notes=[{"pass": 99, "text": ""}]), lambda t: t.update(notes=[{"pass": 0}]), lambda t: t.update(notes=[{"pass": 0, "text": "", "position": 25}])],
+    "notes": [lambda t: t.update(notes=[{"pass": 99, "text": ""}]), lambda t: t.update(notes=[{"pass": 0}]),
+              lambda t: t.update(notes=[{"pass": 0, "text": "", "position": 25}])],
     "header": [lambda t: t.update(header=[]), lambda t: t["header"].update(prompt_ids=[-1]), lambda t: t["header"].update(prompt_ids="ab"),
                lambda t: t["header"].update(gen_length=0), lambda t: t["header"].update(gen_length=10**9), lambda t: t["header"].update(gen_length=2.5),
                lambda t: t["header"].update(mask_id=None), lambda t: t["header"].update(unheard=1), lambda t: t["header"].pop("method"),
@@ -280,7 +282,7 @@ def test_unsound_tables_are_refused(name, tmp_path):
     for fault in JSON_FAULTS[name]:
         save(full_trace(12), path)
         rewrite(path, tables=fault)
-        with pytest.raises(TraceError, match="cannot open t.safetensors: ") as e:
+        with pytest.raises(TraceError, match=r"cannot open t\.safetensors: ") as e:
             load(path)
         assert "\n" not in str(e.value) and len(str(e.value)) < 400
 

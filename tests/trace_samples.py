@@ -41,7 +41,10 @@ def full_trace(passes: int = 70, seed: int = 0, level: str = "full", n: int = 2,
     r = np.random.default_rng(seed)
     h = header(prompt_ids=[7, 8, 9, 3, 2], gen_length=20, block_length=8, blocks=[[5, 13], [13, 21], [21, 25]], n_layers=n, level=level)
     trace = Trace(h)
-    f = lambda *shape: r.standard_normal(shape).astype(np.float32)
+
+    def f(*shape):
+        return r.standard_normal(shape).astype(np.float32)
+
     for i in range(passes):
         b = min(2, 3 * i // passes)
         s, e = h.blocks[b]
@@ -51,7 +54,8 @@ def full_trace(passes: int = 70, seed: int = 0, level: str = "full", n: int = 2,
         conf[0] = np.nan
         clusters = None
         if entry:
-            clusters = Clusters(window=w, labels=r.integers(0, K, (n, len(w))).astype(np.uint8), counts=r.integers(0, 9, (n, K)).astype(np.int32), points=f(n, len(w) + K, 2))
+            labels, counts = r.integers(0, K, (n, len(w))).astype(np.uint8), r.integers(0, 9, (n, K)).astype(np.int32)
+            clusters = Clusters(window=w, labels=labels, counts=counts, points=f(n, len(w) + K, 2))
         elif i % 3 == 0:
             clusters = Clusters(scores=f(n, K), selected=r.random((n, K)) < 0.5)
         trace.append(Step(
@@ -143,7 +147,8 @@ def traces(draw) -> Trace:
             extra=draw(st.dictionaries(_text, _json | _loose, max_size=3)),
         ))  # fmt: skip
     if len(trace):
-        trace.notes = draw(st.lists(st.fixed_dictionaries({"pass": st.integers(0, len(trace) - 1), "position": st.none() | position, "text": _text}), max_size=2))
+        note = st.fixed_dictionaries({"pass": st.integers(0, len(trace) - 1), "position": st.none() | position, "text": _text})
+        trace.notes = draw(st.lists(note, max_size=2))
     trace.status = draw(st.sampled_from(["running", "done", "stopped", "error"]))
     trace.seconds = draw(st.none() | st.floats(0, 1e9))
     return trace

@@ -127,12 +127,8 @@ def pack(trace: Trace) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str,
     phases = list(dict.fromkeys(name for s in steps for name in s.phases))
     column("times/seconds", "f8", [float(s.seconds) for s in steps])
     column("times/elapsed", "f8", [float(s.elapsed) for s in steps])
-    arrays["times/phases"] = np.array(
-        [[s.phases.get(p, 0.0) for p in phases] for s in steps], "<f8"
-    ).reshape(len(steps), len(phases))
-    arrays["times/has"] = np.array(
-        [[p in s.phases for p in phases] for s in steps], bool
-    ).reshape(len(steps), len(phases))
+    arrays["times/phases"] = np.array([[s.phases.get(p, 0.0) for p in phases] for s in steps], "<f8").reshape(len(steps), len(phases))
+    arrays["times/has"] = np.array([[p in s.phases for p in phases] for s in steps], bool).reshape(len(steps), len(phases))
 
     meta = {
         "header": encode(trace.header.to_dict(created=False), None),
@@ -152,53 +148,32 @@ def unpack(
 ) -> Trace:
     """The trace that `pack` was given. Raises TraceError when anything is missing, of the wrong type, shape or range."""
     reader = _Reader(arrays, meta)
-    header = Header.from_dict(
-        decode(_get(meta, "header", dict), reader.no_array)
-        | ({} if created is None else {"created": created})
-    )
+    header = Header.from_dict(decode(_get(meta, "header", dict), reader.no_array) | ({} if created is None else {"created": created}))
     size = _get(meta, "passes", int)
     if not 0 <= size <= MAX_STEPS:
-        raise TraceError(
-            f"the trace says it holds {size} passes; at most {MAX_STEPS} can be read"
-        )
+        raise TraceError(f"the trace says it holds {size} passes; at most {MAX_STEPS} can be read")
     strings = _get(meta, "strings", list)
     if not all(isinstance(s, str) for s in strings):
         raise TraceError("the table of reasons holds something that is no text")
 
-    scalar = {
-        name: reader.take(name, dtype, (size,)) for name, dtype in SCALARS.items()
-    }
+    scalar = {name: reader.take(name, dtype, (size,)) for name, dtype in SCALARS.items()}
     kinds, reasons = scalar["steps/kind"], scalar["steps/reason"]
     commits = reader.ragged("commits", COMMITS, size)
     edits = reader.ragged("edits", EDITS, size)
     _check_index("kind", kinds, len(KINDS))
     _check_index("refresh reason", reasons, len(strings))
     _check_index("commit reason", commits["commits/reason"], len(strings))
-    fields = {
-        name: reader.field(name, dtype, ndim, size)
-        for name, (dtype, ndim) in FIELDS.items()
-        if reader.has(name)
-    }
+    fields = {name: reader.field(name, dtype, ndim, size) for name, (dtype, ndim) in FIELDS.items() if reader.has(name)}
     _check_values(arrays, header)
-    seconds, elapsed = (
-        reader.take(name, dtype, (size,)) for name, dtype in TIMES.items()
-    )
+    seconds, elapsed = (reader.take(name, dtype, (size,)) for name, dtype in TIMES.items())
     phases, timed, has = _phases(reader, times, size)
     for name, a in (("seconds", seconds), ("elapsed", elapsed), ("phases", timed)):
         if not np.isfinite(a).all() or (a < 0).any():
             raise TraceError(f"the times in {name} must be finite and not negative")
     beside = _beside(meta, reader, size)
 
-    c = {
-        name.split("/")[1]: a.tolist()
-        for name, a in commits.items()
-        if name != "commits/offsets"
-    }
-    e = {
-        name.split("/")[1]: a.tolist()
-        for name, a in edits.items()
-        if name != "edits/offsets"
-    }
+    c = {name.split("/")[1]: a.tolist() for name, a in commits.items() if name != "commits/offsets"}
+    e = {name.split("/")[1]: a.tolist() for name, a in edits.items() if name != "edits/offsets"}
     at, ed = commits["commits/offsets"].tolist(), edits["edits/offsets"].tolist()
     s = {name: a.tolist() for name, a in scalar.items()}
     trace = Trace(header)
@@ -256,64 +231,42 @@ class _Reader:
     def has(self, name: str) -> bool:
         return name in self.arrays
 
-    def take(
-        self, name: str, dtype: str, shape: tuple[int, ...] | None = None
-    ) -> np.ndarray:
+    def take(self, name: str, dtype: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
         if name not in self.arrays:
             raise TraceError(f"the array {name} is missing; the file is incomplete")
         a = self.arrays[name]
         if a.dtype != np.dtype(dtype):
-            raise TraceError(
-                f"the array {name} holds {a.dtype.name} where {np.dtype(dtype).name} is expected"
-            )
+            raise TraceError(f"the array {name} holds {a.dtype.name} where {np.dtype(dtype).name} is expected")
         if shape is not None and a.shape != shape:
-            raise TraceError(
-                f"the array {name} has shape {a.shape} where {shape} is expected"
-            )
+            raise TraceError(f"the array {name} has shape {a.shape} where {shape} is expected")
         return a
 
     def offsets(self, name: str, size: int, total: int) -> np.ndarray:
         o = self.take(name, "i8", (size + 1,))
         if o[0] != 0 or o[-1] != total or (np.diff(o) < 0).any():
-            raise TraceError(
-                f"the offsets {name} must rise from 0 to {total}, but run from {o[0]} to {o[-1]} or fall on the way"
-            )
+            raise TraceError(f"the offsets {name} must rise from 0 to {total}, but run from {o[0]} to {o[-1]} or fall on the way")
         return o
 
-    def ragged(
-        self, group: str, columns: Mapping[str, str], size: int
-    ) -> dict[str, np.ndarray]:
+    def ragged(self, group: str, columns: Mapping[str, str], size: int) -> dict[str, np.ndarray]:
         first = self.take(next(iter(columns)), next(iter(columns.values())))
-        out = {
-            name: self.take(name, dtype, (first.size,))
-            for name, dtype in columns.items()
-        }
+        out = {name: self.take(name, dtype, (first.size,)) for name, dtype in columns.items()}
         out[f"{group}/offsets"] = self.offsets(f"{group}/offsets", size, first.size)
         return out
 
-    def field(
-        self, name: str, dtype: str, ndim: int, size: int
-    ) -> list[np.ndarray | None]:
+    def field(self, name: str, dtype: str, ndim: int, size: int) -> list[np.ndarray | None]:
         data, shapes = (
             self.take(name, dtype),
             self.take(f"{name}.shape", "i4", (size, ndim)),
         )
         if data.ndim != 1:
-            raise TraceError(
-                f"the array {name} has {data.ndim} dimensions where 1 is expected"
-            )
+            raise TraceError(f"the array {name} has {data.ndim} dimensions where 1 is expected")
         offsets = self.offsets(f"{name}.offsets", size, data.size)
         absent = (shapes < 0).any(axis=1)
-        sizes = np.where(
-            absent, 0, np.prod(shapes.astype(object), axis=1, initial=1)
-        )  # objects: no overflow
+        sizes = np.where(absent, 0, np.prod(shapes.astype(object), axis=1, initial=1))  # objects: no overflow
         if (shapes[absent] != -1).any() or (sizes != np.diff(offsets)).any():
             raise TraceError(f"the shapes of {name} do not agree with its offsets")
         flat, at = offsets.tolist(), shapes.tolist()
-        return [
-            None if absent[i] else data[flat[i] : flat[i + 1]].reshape(at[i])
-            for i in range(size)
-        ]
+        return [None if absent[i] else data[flat[i] : flat[i + 1]].reshape(at[i]) for i in range(size)]
 
     def no_array(self, number: int) -> np.ndarray:
         raise TraceError("an array stands where only JSON values may")
@@ -321,27 +274,14 @@ class _Reader:
     def loose(self, number: int) -> np.ndarray:
         """Array `number` of the extras; its place is [dtype, shape, offset in the pool of that dtype]."""
         place = self.places[number] if number < len(self.places) else None
-        if (
-            not isinstance(place, list)
-            or len(place) != 3
-            or place[0] not in DTYPES
-            or not isinstance(place[1], list)
-        ):
-            raise TraceError(
-                f"the place of extra array {number} is {short(place)}; it must be a dtype, a shape and an offset"
-            )
+        if not isinstance(place, list) or len(place) != 3 or place[0] not in DTYPES or not isinstance(place[1], list):
+            raise TraceError(f"the place of extra array {number} is {short(place)}; it must be a dtype, a shape and an offset")
         dtype, shape, offset = place
-        if len(shape) > 32 or not all(
-            type(n) is int and 0 <= n < 2**40 for n in [*shape, offset]
-        ):
-            raise TraceError(
-                f"the place of extra array {number} is {short(place)}; shape and offset must be whole numbers"
-            )
+        if len(shape) > 32 or not all(type(n) is int and 0 <= n < 2**40 for n in [*shape, offset]):
+            raise TraceError(f"the place of extra array {number} is {short(place)}; shape and offset must be whole numbers")
         data, size = self.take(f"extra/{dtype}", dtype), math.prod(shape)
         if data.ndim != 1 or offset + size > data.size:
-            raise TraceError(
-                f"extra array {number} ends at {offset + size}, but extra/{dtype} holds {data.size} values"
-            )
+            raise TraceError(f"extra array {number} ends at {offset + size}, but extra/{dtype} holds {data.size} values")
         return data[offset : offset + size].reshape(shape)
 
 
@@ -354,9 +294,7 @@ def _pool(loose: list[np.ndarray], arrays: dict[str, np.ndarray]) -> list[list[A
         pools.setdefault(name, []).append(a.reshape(-1))
         places.append([name, list(a.shape), ends.get(name, 0)])
         ends[name] = ends.get(name, 0) + a.size
-    arrays.update(
-        {f"extra/{name}": np.concatenate(parts) for name, parts in pools.items()}
-    )
+    arrays.update({f"extra/{name}": np.concatenate(parts) for name, parts in pools.items()})
     return places
 
 
@@ -387,9 +325,7 @@ def _pack_field(
     for i, v in enumerate(values):
         if v is not None:
             if v.ndim != ndim:
-                raise TraceError(
-                    f"pass {i}: {name} has {v.ndim} dimensions where {ndim} are expected"
-                )
+                raise TraceError(f"pass {i}: {name} has {v.ndim} dimensions where {ndim} are expected")
             shapes[i] = v.shape
             flat.append(_cast(v, dtype, name).reshape(-1))
     arrays[name] = np.concatenate(flat)
@@ -408,17 +344,9 @@ def _cast(a: np.ndarray, dtype: str, name: str) -> np.ndarray:
         return a
     kinds = {"f": "f", "i": "iu", "u": "iu", "b": "b"}
     if a.dtype.kind not in kinds[want.kind]:
-        raise TraceError(
-            f"{name} holds {a.dtype.name} values where {want.name} is expected"
-        )
-    if (
-        want.kind in "iu"
-        and a.size
-        and (a.min() < np.iinfo(want).min or a.max() > np.iinfo(want).max)
-    ):
-        raise TraceError(
-            f"{name} holds values from {a.min()} to {a.max()}, which do not fit {want.name}"
-        )
+        raise TraceError(f"{name} holds {a.dtype.name} values where {want.name} is expected")
+    if want.kind in "iu" and a.size and (a.min() < np.iinfo(want).min or a.max() > np.iinfo(want).max):
+        raise TraceError(f"{name} holds values from {a.min()} to {a.max()}, which do not fit {want.name}")
     return a.astype(want)
 
 
@@ -439,23 +367,17 @@ def _check_values(arrays: Mapping[str, np.ndarray], header: Header) -> None:
     for name, (low, high) in ranges.items():
         a = arrays.get(name)
         if a is not None and a.size and (a.min() < low or a.max() > high):
-            raise TraceError(
-                f"{name} holds values from {a.min()} to {a.max()}; they must lie in [{low}, {high}]"
-            )
+            raise TraceError(f"{name} holds values from {a.min()} to {a.max()}; they must lie in [{low}, {high}]")
 
 
 def _get(table: Any, name: str, kind: type) -> Any:
     value = table.get(name) if isinstance(table, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise TraceError(
-            f"the file's {name} is {short(value)}; it must be of type {kind.__name__}"
-        )
+        raise TraceError(f"the file's {name} is {short(value)}; it must be of type {kind.__name__}")
     return value
 
 
-def _phases(
-    reader: _Reader, times: dict[str, Any], size: int
-) -> tuple[list[str], np.ndarray, np.ndarray]:
+def _phases(reader: _Reader, times: dict[str, Any], size: int) -> tuple[list[str], np.ndarray, np.ndarray]:
     names = _get(times, "phases", list)
     if not all(isinstance(n, str) for n in names) or len(set(names)) != len(names):
         raise TraceError("the names of the phases must be different texts")
@@ -466,50 +388,26 @@ def _phases(
     )
 
 
-def _beside(
-    meta: dict[str, Any], reader: _Reader, size: int
-) -> dict[int, tuple[list[Any], dict[str, Any]]]:
+def _beside(meta: dict[str, Any], reader: _Reader, size: int) -> dict[int, tuple[list[Any], dict[str, Any]]]:
     """Parameter changes and extras by pass."""
     out = {}
     for row in _get(meta, "steps", list):
-        if (
-            not isinstance(row, list)
-            or len(row) != 3
-            or not isinstance(row[0], int)
-            or not 0 <= row[0] < size
-        ):
-            raise TraceError(
-                f"an entry beside the steps is {short(row)}; it must be a pass number, changes and extras"
-            )
+        if not isinstance(row, list) or len(row) != 3 or not isinstance(row[0], int) or not 0 <= row[0] < size:
+            raise TraceError(f"an entry beside the steps is {short(row)}; it must be a pass number, changes and extras")
         changes, extra = decode(row[1], reader.loose), decode(row[2], reader.loose)
-        sound = isinstance(changes, list) and all(
-            isinstance(c, list) and len(c) == 3 and isinstance(c[0], str)
-            for c in changes
-        )
+        sound = isinstance(changes, list) and all(isinstance(c, list) and len(c) == 3 and isinstance(c[0], str) for c in changes)
         if not sound or not isinstance(extra, dict):
-            raise TraceError(
-                f"pass {row[0]} has parameter changes or extras of the wrong form"
-            )
+            raise TraceError(f"pass {row[0]} has parameter changes or extras of the wrong form")
         out[row[0]] = (changes, extra)
     return out
 
 
-def _status(
-    trace: Trace, meta: dict[str, Any], times: dict[str, Any], reader: _Reader
-) -> None:
+def _status(trace: Trace, meta: dict[str, Any], times: dict[str, Any], reader: _Reader) -> None:
     status, error, total = meta.get("status"), meta.get("error"), times.get("seconds")
     if status not in STATUSES or not isinstance(error, (str, type(None))):
-        raise TraceError(
-            f"the status is {short(status)}; it must be one of {', '.join(STATUSES)}"
-        )
-    if total is not None and (
-        isinstance(total, bool)
-        or not isinstance(total, (int, float))
-        or not 0 <= total < 1e12
-    ):
-        raise TraceError(
-            f"the decode's seconds are {short(total)}; they must be a number from 0"
-        )
+        raise TraceError(f"the status is {short(status)}; it must be one of {', '.join(STATUSES)}")
+    if total is not None and (isinstance(total, bool) or not isinstance(total, (int, float)) or not 0 <= total < 1e12):
+        raise TraceError(f"the decode's seconds are {short(total)}; they must be a number from 0")
     trace.status, trace.error, trace.seconds = status, error, total
     notes = decode(_get(meta, "notes", list), reader.no_array)
     check_notes(notes, len(trace), trace.header.length)
@@ -521,6 +419,4 @@ def parse(text: str, what: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as e:
-        raise TraceError(
-            f"{what} is no valid JSON ({short(str(e))}); the file is damaged"
-        ) from e
+        raise TraceError(f"{what} is no valid JSON ({short(str(e))}); the file is damaged") from e

@@ -44,18 +44,14 @@ def differing(a: Trace, b: Trace) -> list[dict[str, Any]]:
     return out
 
 
-def first_divergence(
-    a: Trace, b: Trace, *, by: str = "position"
-) -> dict[str, Any] | None:
+def first_divergence(a: Trace, b: Trace, *, by: str = "position") -> dict[str, Any] | None:
     """The first entry of `differing`, or None when all common tokens are equal.
 
     `by` "position": first in the text. `by` "pass": first in time, that is the one whose earlier side was committed in the lowest
     pass (then by position). Raises TraceError on another `by`.
     """
     if by not in ("position", "pass"):
-        raise TraceError(
-            f"first divergence by {by!r} is not known; use 'position' or 'pass'"
-        )
+        raise TraceError(f"first divergence by {by!r} is not known; use 'position' or 'pass'")
     entries = differing(a, b)
     if not entries:
         return None
@@ -118,26 +114,15 @@ def sentences(ma: dict[str, Any], mb: dict[str, Any]) -> list[str]:
         if not va or not vb:
             out.append(f"{words}: A {_show(va)}, B {_show(vb)}; no ratio exists.")
             continue
-        r = va / vb
-        sides[words] = r
-        more = "as many as B" if name != "seconds" else "the same as B"
-        how = more if abs(r - 1) < 0.005 else f"{r:.2f} x B's"
-        out.append(f"{words}: A {_show(va)}, B {_show(vb)}; A's is {how}.")
+        sides[words] = r = va / vb
+        out.append(f"{words}: A {_show(va)}, B {_show(vb)}; A / B = {r:.2f}.")
     time = sides.get("wall time")
     saved = [w for w, r in sides.items() if w != "wall time" and r < 0.995]
     if time is not None and time > 1.005 and saved:
-        out.append(
-            f"A saves {' and '.join(saved)} and is still slower: {time:.2f} x the wall time of B."
-        )
-    if (
-        time is not None
-        and time < 0.995
-        and any(r > 1.005 for w, r in sides.items() if w != "wall time")
-    ):
+        out.append(f"A saves {' and '.join(saved)} and is still slower: {time:.2f} x the wall time of B.")
+    if time is not None and time < 0.995 and any(r > 1.005 for w, r in sides.items() if w != "wall time"):
         worse = [w for w, r in sides.items() if w != "wall time" and r > 1.005]
-        out.append(
-            f"A spends more {' and '.join(worse)} and is still faster: {time:.2f} x the wall time of B."
-        )
+        out.append(f"A spends more {' and '.join(worse)} and is still faster: {time:.2f} x the wall time of B.")
     return out
 
 
@@ -156,22 +141,16 @@ def warnings(a: Trace, b: Trace) -> list[str]:
     if ha.prompt_ids != hb.prompt_ids:
         out.append("The prompts differ.")
     if ha.gen_length != hb.gen_length:
-        out.append(
-            f"The generation lengths differ ({ha.gen_length} and {hb.gen_length}); only the first {min(ha.gen_length, hb.gen_length)} are compared."
-        )
+        out.append(f"The generation lengths differ ({ha.gen_length} and {hb.gen_length}); only the first {min(ha.gen_length, hb.gen_length)} are compared.")
     if ha.seed != hb.seed:
         out.append(f"The seeds differ ({ha.seed} and {hb.seed}).")
     if ha.level != hb.level:
-        out.append(
-            f"The log levels differ ({ha.level} and {hb.level}), so the times cannot be compared."
-        )
+        out.append(f"The log levels differ ({ha.level} and {hb.level}), so the times cannot be compared.")
     for lane, t in (("A", a), ("B", b)):
         if not t.complete:
             out.append(f"{lane} stopped before every position was filled.")
         if t.header.level == "full":
-            out.append(
-                f"{lane} was recorded at the level full, whose speed says nothing about the method."
-            )
+            out.append(f"{lane} was recorded at the level full, whose speed says nothing about the method.")
     return out
 
 
@@ -182,9 +161,7 @@ def align(a: Trace, b: Trace, by: str = "pass") -> dict[str, np.ndarray]:
     b[i] are the last passes that had ended; -1 before the first, and the last pass once a side has finished. Raises TraceError.
     """
     if by not in ALIGNMENTS:
-        raise TraceError(
-            f"alignment by {by!r} is not known; use one of {', '.join(ALIGNMENTS)}"
-        )
+        raise TraceError(f"alignment by {by!r} is not known; use one of {', '.join(ALIGNMENTS)}")
     ka, kb = _keys(a, by), _keys(b, by)
     x = np.unique(np.concatenate([ka, kb]))
     return {
@@ -206,16 +183,13 @@ def _keys(t: Trace, by: str) -> np.ndarray:
 
 def _final_commits(t: Trace) -> dict[int, tuple[int, Any]]:
     """Position -> (pass, commit) of the commit that put its present token there."""
-    return {
-        c.position: (s.index, c)
-        for s in t
-        for c in s.commits
-        if c.token != t.header.mask_id
-    }
+    return {c.position: (s.index, c) for s in t for c in s.commits if c.token != t.header.mask_id}
 
 
 def _value(m: dict[str, Any], name: str) -> float | None:
-    return m["rows"] + m["packet_rows"] if name == "positions" else m.get(name)
+    if name == "positions":
+        return None if m["packet_rows"] is None else m["rows"] + m["packet_rows"]
+    return m.get(name)
 
 
 def _show(v: float | None) -> str:

@@ -66,9 +66,7 @@ def save(trace: Trace, path: str | os.PathLike, *, codec: Any = None) -> Path:
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as e:
-        raise TraceError(
-            f"cannot write {path}: {e.strerror or e}; choose a folder that exists and may be written to"
-        ) from e
+        raise TraceError(f"cannot write {path}: {e.strerror or e}; choose a folder that exists and may be written to") from e
     return path
 
 
@@ -79,20 +77,14 @@ def to_bytes(trace: Trace, *, codec: Any = None) -> bytes:
     arrays, meta, times = pack(trace)
     vocab = dict(trace.vocab)
     if codec is not None:
-        vocab.update(
-            {i: token_entry(codec, i) for i in trace.used_ids() if i not in vocab}
-        )
+        vocab.update({i: token_entry(codec, i) for i in trace.used_ids() if i not in vocab})
     metadata = {
         "format": FORMAT, "format_version": str(FORMAT_VERSION), "trace": _json(meta), "times": _json(times),
         "vocab": _json({str(i): vocab[i] for i in sorted(vocab)}),
     }  # fmt: skip
-    metadata["checksum"] = _checksum(
-        _digest(arrays, metadata["trace"]), metadata["vocab"]
-    )
+    metadata["checksum"] = _checksum(_digest(arrays, metadata["trace"]), metadata["vocab"])
     if trace.header.created is not None:
-        metadata["created"] = trace.header.created.encode("ascii", "replace").decode(
-            "ascii"
-        )
+        metadata["created"] = trace.header.created.encode("ascii", "replace").decode("ascii")
     return _in_order(to_safetensors(arrays, metadata))
 
 
@@ -116,9 +108,7 @@ def load(path: str | os.PathLike) -> Trace:
         KeyError,
         IndexError,
     ) as e:
-        raise TraceError(
-            f"cannot open {path.name}: it is damaged ({type(e).__name__}: {short(str(e))})"
-        ) from e
+        raise TraceError(f"cannot open {path.name}: it is damaged ({type(e).__name__}: {short(str(e))})") from e
 
 
 def _look(path: Path) -> None:
@@ -129,26 +119,18 @@ def _look(path: Path) -> None:
         raise TraceError("it is a folder or a device, not a file")
     size = path.stat().st_size
     if size > MAX_BYTES:
-        raise TraceError(
-            f"it is {size / 2**30:.1f} GiB; traces of at most {MAX_BYTES >> 30} GiB are opened"
-        )
+        raise TraceError(f"it is {size / 2**30:.1f} GiB; traces of at most {MAX_BYTES >> 30} GiB are opened")
     with open(path, "rb") as f:
         start = f.read(9)
     if not start:
         raise TraceError("it is empty")
-    if start[:4] == b"PK\x03\x04" or (
-        start[0] == 0x80 and len(start) > 1 and start[1] in (2, 3, 4, 5)
-    ):
-        raise TraceError(
-            "it is a pickle or an archive, which may run code when opened; only .safetensors traces are opened"
-        )
+    if start[:4] == b"PK\x03\x04" or (start[0] == 0x80 and len(start) > 1 and start[1] in (2, 3, 4, 5)):
+        raise TraceError("it is a pickle or an archive, which may run code when opened; only .safetensors traces are opened")
     length = struct.unpack("<Q", start[:8])[0] if len(start) == 9 else 0
     if len(start) < 9 or start[8:9] != b"{":
         raise TraceError("it is no safetensors file; a trace is what `save` wrote")
     if length > min(MAX_HEADER, size - 8):
-        raise TraceError(
-            f"its header claims {length} bytes, but the file has {size - 8} after it; it is truncated or damaged"
-        )
+        raise TraceError(f"its header claims {length} bytes, but the file has {size - 8} after it; it is truncated or damaged")
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -158,28 +140,18 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         with safe_open(str(path), framework="numpy") as f:
             metadata = f.metadata() or {}
             if metadata.get("format") != FORMAT:
-                raise TraceError(
-                    "it is a safetensors file without a trace in it (perhaps a model's weights)"
-                )
+                raise TraceError("it is a safetensors file without a trace in it (perhaps a model's weights)")
             version = metadata.get("format_version", "")
             if not version.isascii() or not version.isdigit() or len(version) > 6:
-                raise TraceError(
-                    f"its format version is {short(version)}; it must be a number"
-                )
+                raise TraceError(f"its format version is {short(version)}; it must be a number")
             if int(version) > FORMAT_VERSION:
-                raise TraceError(
-                    f"it has format version {version}, and this release reads up to {FORMAT_VERSION}; update Polestar"
-                )
+                raise TraceError(f"it has format version {version}, and this release reads up to {FORMAT_VERSION}; update Polestar")
             names = list(f.keys())
             if len(names) > MAX_ARRAYS:
-                raise TraceError(
-                    f"it holds {len(names)} arrays; a trace has at most {MAX_ARRAYS}"
-                )
+                raise TraceError(f"it holds {len(names)} arrays; a trace has at most {MAX_ARRAYS}")
             for name in names:
                 if (dtype := str(f.get_slice(name).get_dtype())) not in _DTYPES:
-                    raise TraceError(
-                        f"its array {short(name)} has the type {dtype}, which no trace holds"
-                    )
+                    raise TraceError(f"its array {short(name)} has the type {dtype}, which no trace holds")
             return {name: f.get_tensor(name) for name in names}, metadata
     except SafetensorError as e:
         raise TraceError(f"it is truncated or damaged ({short(str(e))})") from e
@@ -189,15 +161,9 @@ def _assemble(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> Trace:
     missing = [name for name in ("trace", "times", "vocab") if name not in metadata]
     if missing:
         raise TraceError(f"its metadata lacks {missing[0]}; it is incomplete")
-    if "checksum" in metadata and metadata["checksum"] != _checksum(
-        _digest(arrays, metadata["trace"]), metadata["vocab"]
-    ):
-        raise TraceError(
-            "its content does not match its checksum; it was damaged or changed after it was written"
-        )
-    meta, times, vocab = (
-        parse(metadata[name], f"its {name}") for name in ("trace", "times", "vocab")
-    )
+    if "checksum" in metadata and metadata["checksum"] != _checksum(_digest(arrays, metadata["trace"]), metadata["vocab"]):
+        raise TraceError("its content does not match its checksum; it was damaged or changed after it was written")
+    meta, times, vocab = (parse(metadata[name], f"its {name}") for name in ("trace", "times", "vocab"))
     if not isinstance(meta, dict) or not isinstance(times, dict):
         raise TraceError("its tables are of the wrong form")
     trace = unpack(arrays, meta, times, metadata.get("created"))
@@ -210,28 +176,13 @@ def _vocab(table: Any) -> dict[int, dict[str, Any]]:
         raise TraceError("its token texts are of the wrong form")
     out = {}
     for key, entry in table.items():
-        sound = (
-            key.isascii()
-            and key.isdigit()
-            and len(key) < 11
-            and isinstance(entry, dict)
-            and isinstance(entry.get("t"), str)
-        )
-        if (
-            not sound
-            or len(entry["t"]) > MAX_TOKEN_TEXT
-            or not set(entry) <= {"t", "s", "b"}
-            or entry.get("s", 1) != 1
-        ):
-            raise TraceError(
-                f"its token text {short(key)}: {short(entry)} is of the wrong form"
-            )
+        sound = key.isascii() and key.isdigit() and len(key) < 11 and isinstance(entry, dict) and isinstance(entry.get("t"), str)
+        if not sound or len(entry["t"]) > MAX_TOKEN_TEXT or not set(entry) <= {"t", "s", "b"} or entry.get("s", 1) != 1:
+            raise TraceError(f"its token text {short(key)}: {short(entry)} is of the wrong form")
         try:
             bytes.fromhex(entry.get("b", ""))
         except (TypeError, ValueError):
-            raise TraceError(
-                f"its token {key} has bytes that are no hex text: {short(entry['b'])}"
-            ) from None
+            raise TraceError(f"its token {key} has bytes that are no hex text: {short(entry['b'])}") from None
         out[int(key)] = entry
     return out
 

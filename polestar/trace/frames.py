@@ -37,17 +37,13 @@ def to_pandas(trace: Trace) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def export_tables(
-    trace: Trace, folder: str | os.PathLike, fmt: str = "csv", codec: Any = None
-) -> list[Path]:
+def export_tables(trace: Trace, folder: str | os.PathLike, fmt: str = "csv", codec: Any = None) -> list[Path]:
     """Write every table as <folder>/<name>.<fmt>, and run.json with the header and the metrics. Returns the paths.
 
     Each file appears whole or not at all. Raises TraceError on another format or when the folder cannot be written.
     """
     if fmt not in FORMATS:
-        raise TraceError(
-            f"tables cannot be written as {fmt!r}; use one of {', '.join(FORMATS)}"
-        )
+        raise TraceError(f"tables cannot be written as {fmt!r}; use one of {', '.join(FORMATS)}")
     folder = Path(folder)
     about = plain(
         {
@@ -60,20 +56,12 @@ def export_tables(
     text = json.dumps(about, indent=1, ensure_ascii=False) + "\n"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        paths = [
-            _whole(folder / "run.json", lambda p: p.write_text(text, encoding="utf-8"))
-        ]
+        paths = [_whole(folder / "run.json", lambda p: p.write_text(text, encoding="utf-8"))]
         for name, table in to_pandas(trace).items():
-            write = (
-                (lambda p, t=table: t.to_csv(p, index=False))
-                if fmt == "csv"
-                else (lambda p, t=table: t.to_parquet(p, index=False))
-            )
+            write = (lambda p, t=table: t.to_csv(p, index=False)) if fmt == "csv" else (lambda p, t=table: t.to_parquet(p, index=False))
             paths.append(_whole(folder / f"{name}.{fmt}", write))
     except OSError as e:
-        raise TraceError(
-            f"cannot write the tables to {folder}: {e.strerror or e}; choose a folder that may be written to"
-        ) from e
+        raise TraceError(f"cannot write the tables to {folder}: {e.strerror or e}; choose a folder that may be written to") from e
     return paths
 
 
@@ -93,11 +81,7 @@ def _steps(trace: Trace) -> Any:
     total, rows = 0, []
     for s in trace:
         total += len(s.commits)
-        packets = (
-            None
-            if s.packet_rows is None
-            else float(s.packet_rows.sum(dtype=np.int64)) / trace.header.n_layers
-        )
+        packets = None if s.packet_rows is None else float(s.packet_rows.sum(dtype=np.int64)) / trace.header.n_layers
         rows.append({
             "pass": s.index, "block": s.block, "block_start": s.block_start, "block_end": s.block_end, "kind": s.kind,
             "refresh": s.refresh, "refresh_reason": s.refresh_reason or None, "count_last": s.count_last, "count_since": s.count_since,
@@ -185,9 +169,7 @@ def _drift(trace: Trace) -> Any:
     import pandas as pd
 
     names = ("conf", "argmax", "drift", "delta", "gate")
-    parts: dict[str, list[np.ndarray]] = {
-        n: [] for n in ("pass", "block", "position", *names)
-    }
+    parts: dict[str, list[np.ndarray]] = {n: [] for n in ("pass", "block", "position", *names)}
     for s in trace:
         values = [getattr(s, n) for n in names]
         if all(v is None for v in values):
@@ -196,21 +178,12 @@ def _drift(trace: Trace) -> Any:
         parts["pass"].append(np.full(size, s.index))
         parts["block"].append(np.full(size, s.block))
         parts["position"].append(np.arange(s.block_start, s.block_end))
-        for n, v in zip(names, values):
-            empty = (
-                np.full(size, -1, np.int64)
-                if n == "argmax"
-                else np.full(size, np.nan, np.float32)
-            )
+        for n, v in zip(names, values, strict=True):
+            empty = np.full(size, -1, np.int64) if n == "argmax" else np.full(size, np.nan, np.float32)
             parts[n].append(empty if v is None else v)
-    kinds = {
-        n: np.float32 if n in ("conf", "drift", "delta", "gate") else np.int64
-        for n in parts
-    }
+    kinds = {n: np.float32 if n in ("conf", "drift", "delta", "gate") else np.int64 for n in parts}
     table = pd.DataFrame({n: _join(p, kinds[n]) for n, p in parts.items()})
-    table["argmax"] = (
-        table["argmax"].astype("Int64").mask(table["argmax"] < 0)
-    )  # -1 means: was not masked
+    table["argmax"] = table["argmax"].astype("Int64").mask(table["argmax"] < 0)  # -1 means: was not masked
     return table
 
 
@@ -221,49 +194,26 @@ def _clusters(trace: Trace) -> Any:
     parts: dict[str, list[np.ndarray]] = {n: [] for n in names}
     for s in trace:
         c = s.clusters
-        first = (
-            None
-            if c is None
-            else next(
-                (a for a in (c.counts, c.scores, c.selected) if a is not None), None
-            )
-        )
+        first = None if c is None else next((a for a in (c.counts, c.scores, c.selected) if a is not None), None)
         if first is None:
             continue
         n, k = first.shape
         parts["pass"].append(np.full(n * k, s.index))
         parts["layer"].append(np.repeat(np.arange(n), k))
         parts["cluster"].append(np.tile(np.arange(k), n))
-        parts["count"].append(
-            np.full(n * k, -1) if c.counts is None else c.counts.reshape(-1)
-        )
-        parts["score"].append(
-            np.full(n * k, np.nan, np.float32)
-            if c.scores is None
-            else c.scores.reshape(-1)
-        )
-        parts["selected"].append(
-            np.full(n * k, -1) if c.selected is None else c.selected.reshape(-1)
-        )
-    table = pd.DataFrame(
-        {
-            n: _join(p, np.float32 if n == "score" else np.int64)
-            for n, p in parts.items()
-        }
-    )
+        parts["count"].append(np.full(n * k, -1) if c.counts is None else c.counts.reshape(-1))
+        parts["score"].append(np.full(n * k, np.nan, np.float32) if c.scores is None else c.scores.reshape(-1))
+        parts["selected"].append(np.full(n * k, -1) if c.selected is None else c.selected.reshape(-1))
+    table = pd.DataFrame({n: _join(p, np.float32 if n == "score" else np.int64) for n, p in parts.items()})
     table["count"] = table["count"].astype("Int64").mask(table["count"] < 0)
-    table["selected"] = (
-        table["selected"].astype("Int64").mask(table["selected"] < 0).astype("boolean")
-    )
+    table["selected"] = table["selected"].astype("Int64").mask(table["selected"] < 0).astype("boolean")
     return table
 
 
 def _members(trace: Trace) -> Any:
     import pandas as pd
 
-    parts: dict[str, list[np.ndarray]] = {
-        n: [] for n in ("pass", "layer", "position", "cluster")
-    }
+    parts: dict[str, list[np.ndarray]] = {n: [] for n in ("pass", "layer", "position", "cluster")}
     for s in trace:
         c = s.clusters
         if c is None or c.window is None or c.labels is None:

@@ -13,9 +13,7 @@ import numpy as np
 
 from .step import LEVELS
 
-MAX_LENGTH = (
-    1 << 20
-)  # positions; far above any dLLM's maximum, low enough that a damaged file cannot ask for all memory
+MAX_LENGTH = 1 << 20  # positions; far above any dLLM's maximum, low enough that a damaged file cannot ask for all memory
 
 
 class TraceError(ValueError):
@@ -23,14 +21,8 @@ class TraceError(ValueError):
 
 
 def _int(name: str, value: Any, low: int, high: int = 2**31 - 1) -> int:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, np.integer))
-        or not low <= value <= high
-    ):
-        raise TraceError(
-            f"header field {name} is {short(value)}; it must be a whole number from {low} to {high}"
-        )
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value <= high:
+        raise TraceError(f"header field {name} is {short(value)}; it must be a whole number from {low} to {high}")
     return int(value)
 
 
@@ -70,12 +62,8 @@ class Header:
     device: str = "cpu"
     dtype: str = "float32"
     versions: dict[str, str] = field(default_factory=dict)
-    parent: dict[str, Any] | None = (
-        None  # a fork: {"digest", "pass", "edits", "changes"}
-    )
-    extra: dict[str, Any] = field(
-        default_factory=dict
-    )  # JSON values a method or an analysis adds
+    parent: dict[str, Any] | None = None  # a fork: {"digest", "pass", "edits", "changes"}
+    extra: dict[str, Any] = field(default_factory=dict)  # JSON values a method or an analysis adds
     created: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -84,27 +72,17 @@ class Header:
 
         for name in ("method", "preset", "title", "model", "level", "device", "dtype"):
             if not isinstance(getattr(self, name), str):
-                raise TraceError(
-                    f"header field {name} is {short(getattr(self, name))}; it must be text"
-                )
+                raise TraceError(f"header field {name} is {short(getattr(self, name))}; it must be text")
         for name in ("revision", "prompt_text", "created"):
             if not isinstance(getattr(self, name), (str, type(None))):
-                raise TraceError(
-                    f"header field {name} is {short(getattr(self, name))}; it must be text or nothing"
-                )
+                raise TraceError(f"header field {name} is {short(getattr(self, name))}; it must be text or nothing")
         for name in ("config", "versions", "extra"):
             if not isinstance(getattr(self, name), dict):
-                raise TraceError(
-                    f"header field {name} is {short(getattr(self, name))}; it must be a table of names and values"
-                )
+                raise TraceError(f"header field {name} is {short(getattr(self, name))}; it must be a table of names and values")
         if not isinstance(self.parent, (dict, type(None))):
-            raise TraceError(
-                f"header field parent is {short(self.parent)}; it must be a table or nothing"
-            )
+            raise TraceError(f"header field parent is {short(self.parent)}; it must be a table or nothing")
         if self.level not in LEVELS:
-            raise TraceError(
-                f"header field level is {short(self.level)}; it must be one of {', '.join(LEVELS)}"
-            )
+            raise TraceError(f"header field level is {short(self.level)}; it must be one of {', '.join(LEVELS)}")
         put("prompt_ids", self._ids("prompt_ids", MAX_LENGTH))
         put("eos_ids", self._ids("eos_ids", 1024))
         put("mask_id", _int("mask_id", self.mask_id, 0))
@@ -124,44 +102,29 @@ class Header:
         )
         if self.seed is not None:
             put("seed", _int("seed", self.seed, -(2**63), 2**64 - 1))
+        put("versions", {str(name): str(value) for name, value in self.versions.items()})
         put("blocks", self._spans())
 
     def _ids(self, name: str, most: int) -> tuple[int, ...]:
         value = getattr(self, name)
         value = value.tolist() if isinstance(value, np.ndarray) else value
-        if (
-            isinstance(value, str)
-            or not isinstance(value, Sequence)
-            or len(value) > most
-        ):
-            raise TraceError(
-                f"header field {name} is {short(value)}; it must be a list of at most {most} token ids"
-            )
+        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) > most:
+            raise TraceError(f"header field {name} is {short(value)}; it must be a list of at most {most} token ids")
         return tuple(_int(name, v, 0) for v in value)
 
     def _spans(self) -> tuple[tuple[int, int], ...]:
         if isinstance(self.blocks, str) or not isinstance(self.blocks, Sequence):
-            raise TraceError(
-                f"header field blocks is {short(self.blocks)}; it must be a list of [start, end] pairs"
-            )
+            raise TraceError(f"header field blocks is {short(self.blocks)}; it must be a list of [start, end] pairs")
         spans, at = [], self.prompt_length
         for pair in self.blocks:
-            if (
-                isinstance(pair, str)
-                or not isinstance(pair, Sequence)
-                or len(pair) != 2
-            ):
-                raise TraceError(
-                    f"header field blocks holds {short(pair)}; it must hold [start, end] pairs"
-                )
+            if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+                raise TraceError(f"header field blocks holds {short(pair)}; it must hold [start, end] pairs")
             s, e = (
                 _int("blocks", pair[0], at, self.length),
                 _int("blocks", pair[1], 0, self.length),
             )
             if e <= s:
-                raise TraceError(
-                    f"header field blocks holds [{s}, {e}]; a block must end after its start"
-                )
+                raise TraceError(f"header field blocks holds [{s}, {e}]; a block must end after its start")
             spans.append((s, e))
             at = e
         return tuple(spans)
@@ -189,21 +152,11 @@ class Header:
     def from_dict(cls, data: dict[str, Any]) -> Header:
         """The inverse of `to_dict`. Raises TraceError on unknown, missing or wrong fields."""
         if not isinstance(data, dict):
-            raise TraceError(
-                f"the header is {short(data)}; it must be a table of names and values"
-            )
+            raise TraceError(f"the header is {short(data)}; it must be a table of names and values")
         unknown = sorted(set(map(str, data)) - {f.name for f in fields(cls)})
         if unknown:
-            raise TraceError(
-                f"the header has an unknown field {short(unknown[0])}; it may come from a newer version"
-            )
-        missing = [
-            n
-            for n in ("method", "prompt_ids", "gen_length", "block_length", "mask_id")
-            if n not in data
-        ]
+            raise TraceError(f"the header has an unknown field {short(unknown[0])}; it may come from a newer version")
+        missing = [n for n in ("method", "prompt_ids", "gen_length", "block_length", "mask_id") if n not in data]
         if missing:
-            raise TraceError(
-                f"the header lacks the field {missing[0]}; this is no complete trace"
-            )
+            raise TraceError(f"the header lacks the field {missing[0]}; this is no complete trace")
         return cls(**data)

@@ -35,11 +35,12 @@ _IMPORT = re.compile(
     re.MULTILINE,
 )
 
+_POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline' data:; img-src data: blob:; font-src data:"
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline' data:; img-src data: blob:; font-src data:">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="generator" content="Polestar">
 <title>{title}</title>
@@ -94,9 +95,7 @@ def export_html(
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as e:
-        raise TraceError(
-            f"cannot write {path}: {e.strerror or e}; choose a folder that exists and may be written to"
-        ) from e
+        raise TraceError(f"cannot write {path}: {e.strerror or e}; choose a folder that exists and may be written to") from e
     return done
 
 
@@ -108,43 +107,27 @@ def render(
     limit: int = MAX_BYTES,
 ) -> tuple[str, list[str]]:
     """The HTML text and what was done to keep it small; see `export_html`."""
-    traces = (
-        {"A": traces}
-        if isinstance(traces, Trace)
-        else dict(zip("AB", traces))
-        if isinstance(traces, list)
-        else dict(traces)
-    )
+    traces = {"A": traces} if isinstance(traces, Trace) else dict(zip("ABCDEFGH", traces, strict=False)) if isinstance(traces, list) else dict(traces)
     if not 1 <= len(traces) <= 2 or not set(traces) <= {"A", "B"}:
-        raise TraceError(
-            f"an HTML file shows lanes A and B, not {', '.join(map(str, traces)) or 'none'}; give one or two traces"
-        )
+        raise TraceError(f"an HTML file shows lanes A and B, not {', '.join(map(str, traces)) or 'none'}; give one or two traces")
     imports, style = _page(assets or ASSETS)
-    title = " and ".join(
-        f"{t.header.title or t.header.method} ({t.header.preset})"
-        for t in traces.values()
-    )
+    title = " and ".join(f"{t.header.title or t.header.method} ({t.header.preset})" for t in traces.values())
     size = 0
     for lighten, done in _LIGHTER:
-        lines = messages(
-            traces, codec, run="file", transform=lighten, said=", ".join(done)
-        )
-        log = base64.b64encode(
-            gzip.compress("\n".join(lines).encode("utf-8"), 6, mtime=0)
-        ).decode("ascii")
+        lines = messages(traces, codec, run="file", transform=lighten, said=", ".join(done))
+        log = base64.b64encode(gzip.compress("\n".join(lines).encode("utf-8"), 6, mtime=0)).decode("ascii")
         text = _PAGE.format(
             title=html.escape(f"Polestar: {title}"),
             imports=imports,
             style=style,
             log=log,
             entry=ENTRY,
+            policy=_POLICY,
         )
         size = len(text.encode("utf-8"))
         if size <= limit:
             return text, list(done)
-    raise TraceError(
-        f"the run needs {size} bytes as HTML, and the limit is {limit}; export fewer passes or save the trace itself"
-    )
+    raise TraceError(f"the run needs {size} bytes as HTML, and the limit is {limit}; export fewer passes or save the trace itself")
 
 
 def _page(assets: Path) -> tuple[str, str]:
@@ -158,24 +141,15 @@ def _page(assets: Path) -> tuple[str, str]:
                 continue
             source = (assets / "js" / name).read_text(encoding="utf-8")
             todo += [m[3] for m in _IMPORT.finditer(source)]
-            found[name] = _IMPORT.sub(
-                lambda m: f"{m[1]}{m[2]}polestar/{m[3]}{m[2]}", source
-            )
+            found[name] = _IMPORT.sub(lambda m: f"{m[1]}{m[2]}polestar/{m[3]}{m[2]}", source)
     except OSError as e:
-        raise TraceError(
-            f"the page's own files are missing ({e.filename}); reinstall Polestar to export HTML"
-        ) from e
-    urls = {
-        f"polestar/{name}": _data("text/javascript", found[name].encode("utf-8"))
-        for name in sorted(found)
-    }
+        raise TraceError(f"the page's own files are missing ({e.filename}); reinstall Polestar to export HTML") from e
+    urls = {f"polestar/{name}": _data("text/javascript", found[name].encode("utf-8")) for name in sorted(found)}
     return json.dumps({"imports": urls}), _data("text/css", style)
 
 
 def _data(kind: str, content: bytes) -> str:
-    return (
-        f"data:{kind};charset=utf-8;base64,{base64.b64encode(content).decode('ascii')}"
-    )
+    return f"data:{kind};charset=utf-8;base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def _rounded(a: np.ndarray | None) -> np.ndarray | None:
@@ -201,9 +175,7 @@ def _no_staleness(step: Step) -> Step:
 
 def _no_points(step: Step) -> Step:
     c = step.clusters
-    return replace(
-        _no_staleness(step), clusters=None if c is None else replace(c, points=None)
-    )
+    return replace(_no_staleness(step), clusters=None if c is None else replace(c, points=None))
 
 
 def _no_candidates(step: Step) -> Step:

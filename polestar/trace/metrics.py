@@ -42,28 +42,24 @@ def metrics(trace: Any, tokenizer: Any = None) -> dict[str, Any]:
     """All figures of a trace.
 
     Beyond `rates`: `rows` (positions fed through the main passes), `packet_rows` (update-packet rows, summed over layers and
-    divided by the number of layers, so that one unit is one position through the whole model), `rows_per_token` ((rows +
+    divided by the number of layers, so that one unit is one position through the whole model; None where the level `off` kept none
+    of a refresh), `rows_per_token` ((rows +
     packet_rows) per committed position), `reasons` (commits by reason), `refreshes` (passes in which the cache policy refreshed),
     `kinds` (passes by kind), `blocks` (a table, see `per_block`), `text` (the answer up to its first [EOS]; None without a
     `tokenizer` that has `decode(ids)` and without the trace's own vocabulary) and `blank` (is there no answer at all?).
     """
     h, ids = trace.header, trace.tokens
     out = rates(ids, len(trace), trace.seconds, h.eos_ids, h.mask_id)
-    rows = sum(s.rows for s in trace)
-    packets = sum(_packet_rows(s, h.n_layers) for s in trace)
+    rows, packets = sum(s.rows for s in trace), packet_rows(trace, h)
     out["rows"], out["packet_rows"] = rows, packets
-    out["rows_per_token"] = (rows + packets) / out["tokens"] if out["tokens"] else None
-    out["reasons"] = dict(
-        sorted(Counter(c.reason for s in trace for c in s.commits).items())
-    )
+    out["rows_per_token"] = (rows + packets) / out["tokens"] if out["tokens"] and packets is not None else None
+    out["reasons"] = dict(sorted(Counter(c.reason for s in trace for c in s.commits).items()))
     out["refreshes"] = sum(1 for s in trace if s.refresh)
     out["kinds"] = dict(sorted(Counter(s.kind for s in trace).items()))
     out["blocks"] = per_block(trace)
     answer = answer_ids(ids, h.eos_ids, h.mask_id)
     out["text"] = _text(trace, answer, tokenizer)
-    out["blank"] = len(trace) > 0 and (
-        len(answer) == 0 or (out["text"] is not None and not out["text"].strip())
-    )
+    out["blank"] = len(trace) > 0 and (len(answer) == 0 or (out["text"] is not None and not out["text"].strip()))
     return out
 
 
@@ -81,17 +77,18 @@ def per_block(trace: Any) -> list[dict[str, Any]]:
             row = table[s.block] = {
                 "block": s.block, "start": s.block_start, "end": s.block_end, "first_pass": s.index, "last_pass": s.index,
                 "nfe": 0, "tokens": len(done), "non_eos": int((~np.isin(done, h.eos_ids)).sum()), "committed": 0,
-                "rows": 0, "packet_rows": 0.0, "refreshes": 0, "seconds": 0.0, "reasons": {},
+                "rows": 0, "packet_rows": None, "refreshes": 0, "seconds": 0.0, "reasons": {},
             }  # fmt: skip
         row["last_pass"] = s.index
         row["nfe"] += 1
         row["committed"] += len(s.commits)
         row["rows"] += s.rows
-        row["packet_rows"] += _packet_rows(s, h.n_layers)
         row["refreshes"] += int(s.refresh)
         row["seconds"] += s.seconds
         for c in s.commits:
             row["reasons"][c.reason] = row["reasons"].get(c.reason, 0) + 1
+    for block, row in table.items():
+        row["packet_rows"] = packet_rows((s for s in trace if s.block == block), h)
     return list(table.values())
 
 
@@ -102,12 +99,12 @@ def answer_ids(ids: np.ndarray, eos_ids: Sequence[int], mask_id: int) -> np.ndar
     return head[head != mask_id]
 
 
-def _packet_rows(step: Any, n_layers: int) -> float:
-    return (
-        0.0
-        if step.packet_rows is None
-        else float(np.sum(step.packet_rows, dtype=np.int64)) / n_layers
-    )
+def packet_rows(steps: Iterable[Any], header: Any) -> float | None:
+    """Update-packet rows of some steps, in positions through the whole model."""
+    steps = list(steps)
+    if header.level == "off" and any(s.refresh and s.packet_rows is None for s in steps):
+        return None
+    return sum(float(np.sum(s.packet_rows, dtype=np.int64)) for s in steps if s.packet_rows is not None) / header.n_layers
 
 
 def _text(trace: Any, ids: np.ndarray, tokenizer: Any) -> str | None:
@@ -118,9 +115,5 @@ def _text(trace: Any, ids: np.ndarray, tokenizer: Any) -> str | None:
     raw = b""
     for i in ids:
         entry = trace.vocab[int(i)]
-        raw += (
-            bytes.fromhex(entry["b"])
-            if "b" in entry
-            else entry["t"].encode("utf-8", "replace")
-        )
+        raw += bytes.fromhex(entry["b"]) if "b" in entry else entry["t"].encode("utf-8", "replace")
     return raw.decode("utf-8", "replace")

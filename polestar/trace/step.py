@@ -55,9 +55,7 @@ class Clusters:
     counts: np.ndarray | None = None  # int32 [n, K]
     scores: np.ndarray | None = None  # float32 [n, K], NaN where not measured
     selected: np.ndarray | None = None  # bool [n, K] clusters chosen for refresh
-    points: np.ndarray | None = (
-        None  # float32 [n, W + K, P] hidden states then centroids, in the run's PCA basis of each layer
-    )
+    points: np.ndarray | None = None  # float32 [n, W + K, P] hidden states then centroids, in the run's PCA basis of each layer
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,48 +67,26 @@ class Step:
     block_start: int
     block_end: int
     kind: str  # one of KINDS
-    refresh: bool = (
-        False  # did the cache policy refresh something in this within-block pass
-    )
+    refresh: bool = False  # did the cache policy refresh something in this within-block pass
     refresh_reason: str = ""
     count_last: int | None = None  # N: tokens committed by the previous step
-    count_since: int | None = (
-        None  # M: tokens committed since the last refresh, the previous step included
-    )
+    count_since: int | None = None  # M: tokens committed since the last refresh, the previous step included
     rows: int = 0  # positions fed through the main pass
     packet_rows: np.ndarray | None = None  # int32 [n] update-packet rows of each layer
     commits: list[Commit] = field(default_factory=list)
-    conf: np.ndarray | None = (
-        None  # float32 [block_end - block_start], NaN where the position was not masked
-    )
-    argmax: np.ndarray | None = (
-        None  # int32 [block_end - block_start], -1 where not masked
-    )
-    drift: np.ndarray | None = (
-        None  # float32 [block], final-layer drift delta_j of every block position (nats)
-    )
-    delta: np.ndarray | None = (
-        None  # float32 [block], drift minus its mean over the history
-    )
-    gate: np.ndarray | None = (
-        None  # float32 [block], alpha (tau_s - c)^2, NaN where not masked
-    )
+    conf: np.ndarray | None = None  # float32 [block_end - block_start], NaN where the position was not masked
+    argmax: np.ndarray | None = None  # int32 [block_end - block_start], -1 where not masked
+    drift: np.ndarray | None = None  # float32 [block], final-layer drift delta_j of every block position (nats)
+    delta: np.ndarray | None = None  # float32 [block], drift minus its mean over the history
+    gate: np.ndarray | None = None  # float32 [block], alpha (tau_s - c)^2, NaN where not masked
     clusters: Clusters | None = None
     candidate_ids: np.ndarray | None = None  # int32 [block, 5] (level full)
     candidate_probs: np.ndarray | None = None  # float32 [block, 5] (level full)
-    staleness: np.ndarray | None = (
-        None  # float32 [n, L] 1 - mean cosine against a full recompute (observe mode; section C.2)
-    )
-    full_drift: np.ndarray | None = (
-        None  # float32 [L] drift of every position in a no-cache pass (observe mode; Equation 4)
-    )
+    staleness: np.ndarray | None = None  # float32 [n, L] 1 - mean cosine against a full recompute (observe mode; section C.2)
+    full_drift: np.ndarray | None = None  # float32 [L] drift of every position in a no-cache pass (observe mode; Equation 4)
     seconds: float = 0.0  # wall time of this pass
     elapsed: float = 0.0  # wall time since the decode began, at the end of this pass
     phases: dict[str, float] = field(default_factory=dict)  # seconds by part
     changes: list[ParamChange] = field(default_factory=list)
-    edits: list[tuple[int, int]] = field(
-        default_factory=list
-    )  # (position, token) put on the canvas by hand before this pass
-    extra: dict[str, Any] = field(
-        default_factory=dict
-    )  # what a method adds; JSON values or numpy arrays
+    edits: list[tuple[int, int]] = field(default_factory=list)  # (position, token) put on the canvas by hand before this pass
+    extra: dict[str, Any] = field(default_factory=dict)  # what a method adds; JSON values or numpy arrays

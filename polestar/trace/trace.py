@@ -49,16 +49,12 @@ class Trace:
         _apply(self._canvas, step)
         if (step.index + 1) % KEYFRAME_EVERY == 0:
             self._keyframes.append(self._canvas.copy())
-        self.steps.append(
-            step
-        )  # last, so that a reader in another thread never sees a step whose keyframe is missing
+        self.steps.append(step)  # last, so that a reader in another thread never sees a step whose keyframe is missing
 
     def canvas_at(self, i: int) -> np.ndarray:
         """Token ids int32 [L] after pass i; i = -1 gives the canvas before the first pass. A copy. Raises TraceError."""
         if not -1 <= i < len(self.steps):
-            raise TraceError(
-                f"pass {i} is not in this trace; it holds passes 0 to {len(self.steps) - 1}"
-            )
+            raise TraceError(f"pass {i} is not in this trace; it holds passes 0 to {len(self.steps) - 1}")
         key = (i + 1) // KEYFRAME_EVERY
         canvas = self._keyframes[key].copy()
         for step in self.steps[key * KEYFRAME_EVERY : i + 1]:
@@ -78,9 +74,7 @@ class Trace:
     @status.setter
     def status(self, value: str | None) -> None:
         if value is not None and value not in STATUSES:
-            raise TraceError(
-                f"a trace's status cannot be {value!r}; use one of {', '.join(STATUSES)}"
-            )
+            raise TraceError(f"a trace's status cannot be {value!r}; use one of {', '.join(STATUSES)}")
         self._status = value
 
     @property
@@ -97,9 +91,7 @@ class Trace:
     @property
     def complete(self) -> bool:
         """Is every generated position unmasked?"""
-        return not bool(
-            (self._canvas[self.header.prompt_length :] == self.header.mask_id).any()
-        )
+        return not bool((self._canvas[self.header.prompt_length :] == self.header.mask_id).any())
 
     def prefix(self, passes: int) -> Trace:
         """A new trace of the first `passes` passes (steps shared, not copied), as a fork needs."""
@@ -107,9 +99,7 @@ class Trace:
         out.vocab = dict(self.vocab)
         return out
 
-    def note(
-        self, passno: int, text: str, position: int | None = None
-    ) -> dict[str, Any]:
+    def note(self, passno: int, text: str, position: int | None = None) -> dict[str, Any]:
         """Pin a note to a pass and, if given, a position. Raises TraceError outside the trace."""
         entry = {
             "pass": int(passno),

@@ -32,43 +32,22 @@ def b64(array: np.ndarray | None, dtype: str) -> str | None:
     if kind.kind in "iu" and array.size and array.dtype.kind in "iu":
         low, high, limits = array.min(), array.max(), np.iinfo(kind)
         if low < limits.min or high > limits.max:
-            raise TraceError(
-                f"values from {low} to {high} do not fit the stream's {kind.name}; this trace is too large to show"
-            )
-    return base64.b64encode(np.ascontiguousarray(array, dtype=kind).tobytes()).decode(
-        "ascii"
-    )
+            raise TraceError(f"values from {low} to {high} do not fit the stream's {kind.name}; this trace is too large to show")
+    return base64.b64encode(np.ascontiguousarray(array, dtype=kind).tobytes()).decode("ascii")
 
 
 def plain(value: Any) -> Any:
     """`value` as strict JSON: numpy becomes lists and numbers, tuples lists, NaN null, infinities "inf" and "-inf"."""
     if value is None or isinstance(value, (bool, int)):
         return value
-    if isinstance(
-        value, str
-    ):  # half a surrogate pair is text to Python, but cannot be sent as UTF-8
-        return (
-            value
-            if value.isascii()
-            else value.encode("utf-8", "replace").decode("utf-8")
-        )
+    if isinstance(value, str):  # half a surrogate pair is text to Python, but cannot be sent as UTF-8
+        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, float):
-        return (
-            value
-            if math.isfinite(value)
-            else None
-            if math.isnan(value)
-            else "inf"
-            if value > 0
-            else "-inf"
-        )
+        return value if math.isfinite(value) else None if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [
-            plain(v)
-            for v in (sorted(value) if isinstance(value, (set, frozenset)) else value)
-        ]
+        return [plain(v) for v in (sorted(value) if isinstance(value, (set, frozenset)) else value)]
     if isinstance(value, np.generic):
         return plain(value.item())
     if isinstance(value, np.ndarray):
@@ -130,9 +109,7 @@ def _plane(points: np.ndarray | None) -> np.ndarray | None:
     return xy
 
 
-def encode_metrics(
-    source: Trace | Mapping[str, Any], tokenizer: Any = None
-) -> dict[str, Any]:
+def encode_metrics(source: Trace | Mapping[str, Any], tokenizer: Any = None) -> dict[str, Any]:
     """METRICS of the stream, from a trace or from what its `metrics()` returned."""
     return plain(source.metrics(tokenizer) if isinstance(source, Trace) else source)
 
@@ -149,11 +126,7 @@ def token_entry(codec: Any, token: int) -> dict[str, Any]:
     try:
         entry: dict[str, Any] = {"t": str(codec.token_text(token))}
         raw = codec.token_bytes(token) if hasattr(codec, "token_bytes") else b""
-        special = (
-            bool(codec.is_special(token))
-            if hasattr(codec, "is_special")
-            else token in getattr(codec, "special_ids", ())
-        )
+        special = bool(codec.is_special(token)) if hasattr(codec, "is_special") else token in getattr(codec, "special_ids", ())
     except (KeyError, IndexError, ValueError, OverflowError):
         return {"t": f"[{token}]"}
     if special:
@@ -168,9 +141,7 @@ def token_entry(codec: Any, token: int) -> dict[str, Any]:
 class VocabSender:
     """Gives each token once: `need(ids)` returns the vocab event for ids not sent before, or None."""
 
-    def __init__(
-        self, codec: Any = None, known: Mapping[int, dict[str, Any]] | None = None
-    ) -> None:
+    def __init__(self, codec: Any = None, known: Mapping[int, dict[str, Any]] | None = None) -> None:
         self.codec, self.known, self.sent = codec, known or {}, set()
 
     def need(self, ids: Any) -> dict[str, Any] | None:
@@ -178,10 +149,7 @@ class VocabSender:
         if not new:
             return None
         self.sent.update(new)
-        entries = {
-            str(i): self.known[i] if i in self.known else token_entry(self.codec, i)
-            for i in new
-        }
+        entries = {str(i): self.known[i] if i in self.known else token_entry(self.codec, i) for i in new}
         return {"type": "vocab", "map": entries}
 
     def for_header(self, h: Header) -> dict[str, Any] | None:
@@ -214,41 +182,26 @@ def messages(
     if isinstance(traces, Trace):
         traces = {"A": traces}
     elif not isinstance(traces, Mapping):
-        traces = dict(zip("ABCDEFGH", traces))
+        traces = dict(zip("ABCDEFGH", traces, strict=False))
     known = {i: entry for trace in traces.values() for i, entry in trace.vocab.items()}
     vocab = VocabSender(codec, known)
     batches = [[{"type": "reset"}]]
     for lane, trace in traces.items():
-        batches[0].append(
-            {"type": "header", "lane": lane, "header": encode_header(trace)}
-        )
+        batches[0].append({"type": "header", "lane": lane, "header": encode_header(trace)})
         batches[0].append(vocab.for_header(trace.header))
         if trace.notes:
-            batches[0].append(
-                {"type": "notes", "lane": lane, "notes": plain(trace.notes)}
-            )
-    batches[0].append(
-        {"type": "status", "state": "replay", "text": said, "place": None}
-    )
+            batches[0].append({"type": "notes", "lane": lane, "notes": plain(trace.notes)})
+    batches[0].append({"type": "status", "state": "replay", "text": said, "place": None})
     for lane, trace in traces.items():
         for at in range(0, len(trace), per_message):
             steps = trace[at : at + per_message]
             event = {
                 "type": "steps",
                 "lane": lane,
-                "steps": [
-                    encode_step(transform(s) if transform else s, trace.header)
-                    for s in steps
-                ],
+                "steps": [encode_step(transform(s) if transform else s, trace.header) for s in steps],
             }
             batches.append([vocab.need(set().union(*map(step_ids, steps))), event])
-        status = (
-            trace.status
-            if trace.status in ("done", "stopped", "error")
-            else "done"
-            if trace.complete
-            else "stopped"
-        )
+        status = trace.status if trace.status in ("done", "stopped", "error") else "done" if trace.complete else "stopped"
         batches.append(
             [
                 {
