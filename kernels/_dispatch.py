@@ -1,8 +1,8 @@
 """Which path runs: Triton for CUDA tensors when Triton can be imported, PyTorch for everything else.
 
-Exports ``triton`` and ``tl`` (None without Triton), ``constexpr``, ``jit`` (``triton.jit``, or the plain function without Triton, so that kernels can be
-defined unconditionally) and the checks that the dispatching functions share. With ``TRITON_INTERPRET=1`` in the environment before the
-first import, kernels run on the CPU in Triton's interpreter when a caller asks for them with ``path="triton"``.
+Exports ``triton`` and ``tl`` (None without Triton), ``constexpr``, ``jit`` (``triton.jit``, or the plain function without Triton, so that
+kernels can be defined unconditionally) and the checks that the dispatching functions share. With ``TRITON_INTERPRET=1`` in the environment
+before the first import, kernels run on the CPU in Triton's interpreter when a caller asks for them with ``path="triton"``.
 """
 
 import os

@@ -1,8 +1,8 @@
 """The start of an update packet: dequantise, add the centroid, RMSNorm, in one kernel (paper section 4.3; ALGORITHM step 3e).
 
-For each packet row: h = centroid[label] + residual (NVFP4), rounded to the model's dtype; normed = RMSNorm(h) * weight with the division in float32
-and, below float32, the rounding of the model's own RMSNorm (norm rounded to the dtype, then the weight). Hidden states never pass through memory
-between the packed store and the projections' input, except as the h that the residual connection needs.
+For each packet row: h = centroid[label] + residual (NVFP4), rounded to the model's dtype; normed = RMSNorm(h) * weight with the division
+in float32 and, below float32, the rounding of the model's own RMSNorm (norm rounded to the dtype, then the weight). Hidden states never
+pass through memory between the packed store and the projections' input, except as the h that the residual connection needs.
 
 ``rows`` picks window rows out of the store; a negative row is padding of a fixed-size packet and gives zeros.
 """
@@ -81,8 +81,9 @@ def dequant_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Hidden states of a packet and their RMSNorm.
 
-    packed uint8 [W, g*8], scales uint8 [W, g], centroids [K, d] (None: values are no residuals), labels int [W] or None likewise, weight [d],
-    rows int [m] into W (negative: padding) or None for all W in order. dtype defaults to weight's. -> (h [m, d], normed [m, d]), both ``dtype``.
+    packed uint8 [W, g*8], scales uint8 [W, g], centroids [K, d] (None: values are no residuals), labels int [W] or None likewise, weight
+    [d], rows int [m] into W (negative: padding) or None for all W in order. dtype defaults to weight's. -> (h [m, d], normed [m, d]), both
+    ``dtype``.
     """
     d = weight.shape[0]
     g = nvfp4.groups_of(d)

@@ -1,8 +1,8 @@
 """Drift of the block's final-layer attention against the previous step (paper section 4.2, Equation 4; ALGORITHM step 4b).
 
-delta_j = mean over heads of KL(A_t[j] || A_{t-1}[j]), clamped at 0. ``attention_drift`` computes A_t from rotated queries and keys and its drift in one
-pass over the keys, writing nothing L-wide but A_t; ``mean_kl`` compares two distributions that are already stored. Contract of the arithmetic: see
-``proxy.py``, whose kernels these are: B block positions in place of K centroids.
+delta_j = mean over heads of KL(A_t[j] || A_{t-1}[j]), clamped at 0. ``attention_drift`` computes A_t from rotated queries and keys and its
+drift in one pass over the keys, writing nothing L-wide but A_t; ``mean_kl`` compares two distributions that are already stored. Contract
+of the arithmetic: see ``proxy.py``, whose kernels these are: B block positions in place of K centroids.
 """
 
 import torch
@@ -24,8 +24,8 @@ def attention_drift(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Attention of the block and its drift.
 
-    Rotated queries [H, B, hd] and keys [kv, L, hd], ``before`` = A of the previous step [H, B, L] float32 or None (no history: no drift, not 0).
-    -> (A [H, B, L] float32, rows summing to 1; delta [B] float32 in nats, None without ``before``). ``out`` receives A.
+    Rotated queries [H, B, hd] and keys [kv, L, hd], ``before`` = A of the previous step [H, B, L] float32 or None (no history: no drift,
+    not 0). -> (A [H, B, L] float32, rows summing to 1; delta [B] float32 in nats, None without ``before``). ``out`` receives A.
     """
     check_attention(queries, keys, before, out, "attention_drift")
     scale = queries.shape[-1] ** -0.5 if scale is None else scale

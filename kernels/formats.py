@@ -8,8 +8,8 @@ against the centroid. Group formats keep the largest magnitude of a group exactl
 * mxfp4: E2M1 values with one power-of-two scale (E8M0, exponent byte, bias 127) per 32 channels, as in the OCP MX specification.
 * nvfp4: see ``nvfp4.py``.
 
-Channels that do not fill the last group are padded with zeros; ``decode(..., d=d)`` cuts the padding off. A NaN or infinity is a ValueError on
-the CPU. These run on PyTorch everywhere (a table of formats is not a hot path), except nvfp4, which dispatches to its kernel.
+Channels that do not fill the last group are padded with zeros; ``decode(..., d=d)`` cuts the padding off. A NaN or infinity is a
+ValueError on the CPU. These run on PyTorch everywhere (a table of formats is not a hot path), except nvfp4, which dispatches to its kernel.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Spherical k-means of the local window, assign and update (paper section 4.1; ALGORITHM, *Clustering*), for all layers in one launch.
 
-Assignment is by cosine, the lowest index first among equals; a centroid is the plain mean of its members (float32), not normalised; a cluster without
-members takes a given spare row. Nothing asks the device a question: random rows are drawn by the caller beforehand.
+Assignment is by cosine, the lowest index first among equals; a centroid is the plain mean of its members (float32), not normalised; a
+cluster without members takes a given spare row. Nothing asks the device a question: random rows are drawn by the caller beforehand.
 """
 
 import torch
@@ -119,7 +119,8 @@ def update(
 def spherical_kmeans(
     x: torch.Tensor, start: torch.Tensor, spare: torch.Tensor, *, path: str | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """All iterations for all layers: x [n, W, d], first centroids = rows ``start`` [n, K], ``spare`` [iterations, n, K] rows for empty clusters.
+    """All iterations for all layers: x [n, W, d], first centroids = rows ``start`` [n, K], ``spare`` [iterations, n, K] rows for empty
+    clusters.
 
     -> (labels int64 [n, W], centroids float32 [n, K, d], counts int64 [n, K]) as the last iteration left them.
     """

@@ -1,13 +1,13 @@
 """Residual NVFP4: quantise and pack, unpack and dequantise (paper sections 4.1 and C.3).
 
-Format: E2M1 values (0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives), one E4M3 scale per 16 channels, two values to a byte: channel 2i is the
-low nibble of byte i, channel 2i+1 the high nibble (the order of CUDA's ``float4_e2m1fn_x2``). Nibbles are sign, exponent (2), mantissa.
+Format: E2M1 values (0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives), one E4M3 scale per 16 channels, two values to a byte: channel 2i is
+the low nibble of byte i, channel 2i+1 the high nibble (the order of CUDA's ``float4_e2m1fn_x2``). Nibbles are sign, exponent (2), mantissa.
 Scales are stored as their E4M3 bit patterns in uint8, so that every indexing operation works on them.
 
-Scale of a group = its largest magnitude / 6, clamped to 448, rounded to nearest even in E4M3; 2^-9 (the smallest E4M3 number) where that would
-round to nothing, 0 only for an all-zero group, which stays zero. Values are divided by the rounded scale and rounded to nearest even, saturating
-at 6. A NaN or infinity is an error on the CPU; on a GPU (where looking would synchronise) its group's scale becomes the E4M3 NaN, so that the
-group comes back as NaN instead of as a plausible number.
+Scale of a group = its largest magnitude / 6, clamped to 448, rounded to nearest even in E4M3; 2^-9 (the smallest E4M3 number) where that
+would round to nothing, 0 only for an all-zero group, which stays zero. Values are divided by the rounded scale and rounded to nearest
+even, saturating at 6. A NaN or infinity is an error on the CPU; on a GPU (where looking would synchronise) its group's scale becomes the
+E4M3 NaN, so that the group comes back as NaN instead of as a plausible number.
 
 Channels not a multiple of 16 are padded with zeros; ``dequantize_nvfp4(..., d=d)`` cuts the padding off.
 """

@@ -1,12 +1,12 @@
 """Proxy attention of the centroids with its drift (paper section 4.1, Equation 4; ALGORITHM steps 3c and 3d).
 
-P = softmax(q k^T / sqrt(hd)) over all keys, per head, and D_c = mean over heads of KL(P[c] || before[c]), clamped at 0, in one pass over the keys:
-the scores are written where P will stand, with a running maximum and sum for each slice of keys; a second kernel turns them into P in place and
-sums the divergence. P (which the next refresh compares with) is the only L-wide thing written.
+P = softmax(q k^T / sqrt(hd)) over all keys, per head, and D_c = mean over heads of KL(P[c] || before[c]), clamped at 0, in one pass over
+the keys: the scores are written where P will stand, with a running maximum and sum for each slice of keys; a second kernel turns them into
+P in place and sums the divergence. P (which the next refresh compares with) is the only L-wide thing written.
 
-Probabilities are float32 and clamped below at 1e-12 inside the divergence, log(p) - log(p') is computed as log(p / p'), so KL(p, p) is exactly 0.
-Sums are taken in a fixed order: the same inputs give the same bits. Neither side is rotated here; give rotated queries and keys where wanted
-(``drift.py`` does, for the block's final-layer attention, with the same kernels).
+Probabilities are float32 and clamped below at 1e-12 inside the divergence, log(p) - log(p') is computed as log(p / p'), so KL(p, p) is
+exactly 0. Sums are taken in a fixed order: the same inputs give the same bits. Neither side is rotated here; give rotated queries and keys
+where wanted (``drift.py`` does, for the block's final-layer attention, with the same kernels).
 """
 
 import torch
@@ -14,7 +14,8 @@ import torch
 from ._dispatch import INTERPRET, constexpr, jit, launch, next_pow2, tl, use_triton
 
 FLOOR = 1e-12
-_SPLIT = 128  # keys for one program
+_SPLIT = 64  # keys for one program of the scores
+_FINISH = 512  # keys for one program that turns scores into probabilities
 
 # ---- PyTorch ------------------------------------------------------------------------------------------------------------------------
 
@@ -29,9 +30,9 @@ def attention_torch(queries: torch.Tensor, keys: torch.Tensor, scale: float) -> 
 
 def kl_torch(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
     """mean over heads of KL(now || before), clamped at 0: [H, r, L], [H, r, L] -> [r]."""
-    p = now.clamp(min=FLOOR)
-    ratio = p.div(before.clamp(min=FLOOR)).log_()
-    return ratio.mul_(p).sum(-1).mean(0).clamp_(min=0.0)
+    p, ratio = now.clamp(min=FLOOR), before.clamp(min=FLOOR)
+    torch.div(p, ratio, out=ratio).log_()
+    return torch.linalg.vecdot(ratio, p).mean(0).clamp_(min=0.0)
 
 
 # ---- Triton -------------------------------------------------------------------------------------------------------------------------
@@ -65,7 +66,7 @@ def scores_kernel(q_ptr, k_ptr, out_ptr, max_ptr, sum_ptr, scale, L, ROWS, R, HD
 
 
 @jit
-def finish_kernel(p_ptr, before_ptr, max_ptr, sum_ptr, kl_ptr, L, S, HAS_BEFORE: constexpr, BLOCK_S: constexpr, BLOCK_L: constexpr):
+def finish_kernel(p_ptr, before_ptr, max_ptr, sum_ptr, kl_ptr, L, S, F, HAS_BEFORE: constexpr, BLOCK_S: constexpr, BLOCK_L: constexpr):
     """One program: one row and slice of keys; scores become probabilities in place, and its part of the row's divergence is summed."""
     row = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
@@ -82,7 +83,7 @@ def finish_kernel(p_ptr, before_ptr, max_ptr, sum_ptr, kl_ptr, L, S, HAS_BEFORE:
     if HAS_BEFORE:
         old = tl.maximum(tl.load(before_ptr + row * L + key, mask=inside, other=1.0), 1e-12)
         p = tl.maximum(p, 1e-12)
-        tl.store(kl_ptr + row * S + split, tl.sum(tl.where(inside, p * tl.log(p / old), 0.0), axis=0))
+        tl.store(kl_ptr + row * F + split, tl.sum(tl.where(inside, p * tl.log(p / old), 0.0), axis=0))
 
 
 @jit
@@ -127,9 +128,9 @@ def proxy_drift(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Proxy attention and drift of one layer.
 
-    queries [H, K, hd] and keys [kv, L, hd] (kv divides H; last dimension contiguous), ``before`` [H, K, L] float32: the P of the last refresh or
-    block entry, None at an entry. ``scale`` defaults to hd^-0.5. -> (P [H, K, L] float32, D [K] float32 in nats, None without ``before``).
-    ``out`` receives P (contiguous float32; not ``before`` itself, which is still read).
+    queries [H, K, hd] and keys [kv, L, hd] (kv divides H; last dimension contiguous), ``before`` [H, K, L] float32: the P of the last
+    refresh or block entry, None at an entry. ``scale`` defaults to hd^-0.5. -> (P [H, K, L] float32, D [K] float32 in nats, None without
+    ``before``). ``out`` receives P (contiguous float32; not ``before`` itself, which is still read).
     """
     check_attention(queries, keys, before, out, "proxy_drift")
     scale = queries.shape[-1] ** -0.5 if scale is None else scale
@@ -177,27 +178,27 @@ def launch_attention(queries, keys, before, scale, out):
     keys = keys if keys.stride(2) == 1 else keys.contiguous()
     device = queries.device
     p = torch.empty(heads, rows, length, dtype=torch.float32, device=device) if out is None else out
-    splits = -(-length // _SPLIT)
-    stats = torch.empty(3, heads * rows, splits, dtype=torch.float32, device=device)
+    splits, finals = -(-length // _SPLIT), -(-length // _FINISH)
+    stats = torch.empty(2, heads * rows, splits, dtype=torch.float32, device=device)
+    kl = torch.empty(heads * rows, finals, dtype=torch.float32, device=device)
     shared = heads // kv * rows
-    block_r = min(64, max(16, next_pow2(shared)))
-    # TF32 holds 16-bit inputs exactly, so their products lose nothing on tensor cores; float32 inputs need true float32.
-    precision = "ieee" if torch.float32 in (queries.dtype, keys.dtype) or INTERPRET else "tf32"
+    # TF32 holds 16-bit inputs exactly, so their products lose nothing on tensor cores; float32 inputs need true float32, and smaller tiles.
+    exact = torch.float32 in (queries.dtype, keys.dtype) or INTERPRET
+    block_r = min(32, max(16, next_pow2(shared)))
     launch(
         scores_kernel, (kv, splits, -(-shared // block_r)),
         queries, keys, p, stats[0], stats[1], scale, length, shared, rows, size, splits,
         queries.stride(0), queries.stride(1), keys.stride(0), keys.stride(1),
-        PRECISION=precision, BLOCK_R=block_r, BLOCK_L=_SPLIT, BLOCK_D=min(64, max(16, next_pow2(size))),
+        PRECISION="ieee" if exact else "tf32", BLOCK_R=block_r, BLOCK_L=_SPLIT, BLOCK_D=min(32 if exact else 64, max(16, next_pow2(size))),
     )
     launch(
-        finish_kernel, (heads * rows, splits),
-        p, p if before is None else before, stats[0], stats[1], stats[2], length, splits,
-        HAS_BEFORE=before is not None, BLOCK_S=next_pow2(splits), BLOCK_L=_SPLIT, num_warps=1,
+        finish_kernel, (heads * rows, finals), p, p if before is None else before, stats[0], stats[1], kl, length, splits, finals,
+        HAS_BEFORE=before is not None, BLOCK_S=next_pow2(splits), BLOCK_L=_FINISH, num_warps=2,
     )
-    return p, None if before is None else _mean(stats[2], heads, rows, splits)
+    return p, None if before is None else _mean(kl, heads, rows, finals)
 
 
 def _mean(kl, heads, rows, splits):
     out = torch.empty(rows, dtype=torch.float32, device=kl.device)
-    launch(mean_kernel, (rows,), kl, out, heads, rows, splits, BLOCK_H=min(64, next_pow2(heads)), BLOCK_S=next_pow2(splits), num_warps=1)
+    launch(mean_kernel, (rows,), kl, out, heads, rows, splits, BLOCK_H=min(32, next_pow2(heads)), BLOCK_S=next_pow2(splits), num_warps=1)
     return out

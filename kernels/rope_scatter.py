@@ -1,8 +1,8 @@
 """Gather and scatter of packet K/V between a packet and the cache, with rotary positions where needed (ALGORITHM step 3a).
 
-``scatter_kv`` takes un-rotated keys and values of the packet's rows as the projections give them, rotates the keys (half-split convention, in float32)
-and writes rotated keys, values and, where the cache keeps them, un-rotated keys in place. A negative position is padding of a fixed-size packet: it is
-not written, and ``gather_kv`` gives zeros for it. Positions must not repeat.
+``scatter_kv`` takes un-rotated keys and values of the packet's rows as the projections give them, rotates the keys (half-split convention,
+in float32) and writes rotated keys, values and, where the cache keeps them, un-rotated keys in place. A negative position is padding of a
+fixed-size packet: it is not written, and ``gather_kv`` gives zeros for it. Positions must not repeat.
 """
 
 import torch
@@ -91,8 +91,8 @@ def scatter_kv(
 ) -> None:
     """Write a packet into one layer's cache, in place.
 
-    Caches [kv, L, hd] (alike in strides, last dimension contiguous); raw_k and v [kv, m, hd], any strides over kv and m; positions int64 [m]
-    in [0, L); cos and sin float32 [m, hd]. ``padded``: negative positions may occur (the PyTorch path looks for them only then).
+    Caches [kv, L, hd] (alike in strides, last dimension contiguous); raw_k and v [kv, m, hd], any strides over kv and m; positions int64
+    [m] in [0, L); cos and sin float32 [m, hd]. ``padded``: negative positions may occur (the PyTorch path looks for them only then).
     """
     if raw_k.shape != v.shape or raw_k.shape != (k_cache.shape[0], positions.shape[0], k_cache.shape[2]) or cos.shape != raw_k.shape[1:]:
         raise ValueError(

@@ -1,7 +1,7 @@
 """The Triton kernels against their PyTorch references, in Triton's CPU interpreter.
 
-Not collected by the ordinary run (Triton reads TRITON_INTERPRET when it is first imported): ``test_kernels_triton.py`` runs this file in a process
-of its own, with the variable set.
+Not collected by the ordinary run (Triton reads TRITON_INTERPRET when it is first imported): ``test_kernels_triton.py`` runs this file in a
+process of its own, with the variable set.
 """
 
 import ml_dtypes
