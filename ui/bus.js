@@ -1,4 +1,4 @@
-// Runs once, when gradio has mounted the bus (gr.HTML's js_on_load: element, trigger, props and watch are in scope).
+// Runs once, when gradio has mounted the bus (gr.HTML's js_on_load: element, trigger, props and watch are in scope; SAMPLES is put in front of it).
 // The value is base64 of stream messages, one a line. It goes to the panels as text, in order; nothing here reads model text.
 const root = element.querySelector('#polestar-bus');
 const doc = document.documentElement;
@@ -8,11 +8,9 @@ const BUTTONS = {
   step: (s) => s === 'running' || s === 'paused', stop: (s) => ['running', 'paused', 'queued', 'loading'].includes(s),
 };
 
-// What state the run is in decides which buttons make sense; said to the document too, for the style sheet, and to the person.
-function enter(state, text) {
+// What state the run is in decides which buttons make sense; the document says it too, for the style sheet.
+function enter(state) {
   doc.dataset.run = state;
-  const line = document.getElementById('ps-status');
-  if (line) { line.textContent = state === 'empty' ? '' : state + (text && text !== state ? ` · ${text}` : ''); line.title = text || ''; }
   for (const [name, may] of Object.entries(BUTTONS)) {
     const button = document.getElementById(`ps-${name}`);
     if (button) button.disabled = !may(state);
@@ -33,7 +31,7 @@ function look(text) {
   if (number > run) { run = number; next = 0; }
   if (message.seq === next) next += 1;
   else if (message.seq > next) hole ||= setTimeout(() => { hole = 0; send({cmd: 'resend', run: `r${run}`, from: next}); }, HOLE_MS);
-  for (const event of message.events) if (event.type === 'status') enter(event.state, event.text);
+  for (const event of message.events) if (event.type === 'status') enter(event.state);
   app ? app.receive(text) : early.push(text);
 }
 
@@ -43,9 +41,9 @@ watch('value', () => {
   for (const text of new TextDecoder().decode(bytes).split('\n')) look(text);
 });
 
-enter('empty', '');
+enter('empty');
 import(new URL('polestar/js/main.js', document.baseURI).href).then((module) => {
-  app = module.mount(root, {send});
+  app = module.mount(root, {send, samples: SAMPLES});
   for (const text of early.splice(0)) app.receive(text);
   window.polestar = {app, send, get seq() { return next; }, get run() { return `r${run}`; }};
   doc.dataset.polestar = 'ready';

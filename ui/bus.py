@@ -7,9 +7,12 @@ the page arrive as `command` events: `gr.EventData` with the fields of the comma
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import gradio as gr
+
+from .samples import samples
 
 _ON_LOAD = (Path(__file__).parent / "bus.js").read_text(encoding="utf-8")
 
@@ -19,7 +22,7 @@ def make_bus() -> gr.HTML:
     return gr.HTML(
         value="",
         html_template="<div id='polestar-bus'></div>",
-        js_on_load=_ON_LOAD,
+        js_on_load=f"const SAMPLES = {json.dumps(samples())};\n{_ON_LOAD}",
         elem_id="ps-bus",
         apply_default_css=False,
         container=False,

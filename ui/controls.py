@@ -12,8 +12,9 @@ from typing import Any
 
 import gradio as gr
 
-from polestar.config import PARAMS, Param
-from polestar.decoders import METHODS
+from polestar.config import Param
+
+from .tables import Tables
 
 # Ranges worth a slider on the page, where the parameter itself allows far more.
 RANGES = {
@@ -25,24 +26,15 @@ SHORT = {"gen_length": "length", "block_length": "B", "cache_refresh": "cache", 
 GROUPS = {"cache": "Cache", "commit": "Commit", "method": "Method", "length": "Run", "run": "Run"}
 
 
-def all_params() -> dict[str, Param]:
-    """Every parameter of every method, shared ones first."""
-    found = dict(PARAMS)
-    for method in METHODS.values():
-        for name, param in method.specs.items():
-            found.setdefault(name, param)
-    return found
-
-
-def paper_values(method: str, preset: str = "paper") -> dict[str, Any]:
+def paper_values(tables: Tables, method: str, preset: str = "paper") -> dict[str, Any]:
     """Every value of a method's preset, by name."""
-    row = METHODS[method]
+    row = tables.methods[method]
     return {name: p.default for name, p in row.specs.items()} | dict(row.presets.get(preset, {}))
 
 
-def names_of(methods: Iterable[str]) -> set[str]:
+def names_of(tables: Tables, methods: Iterable[str]) -> set[str]:
     """Parameters that at least one of the methods has."""
-    return {name for m in methods if m in METHODS for name in METHODS[m].specs}
+    return {name for m in methods if m in tables.methods for name in tables.methods[m].specs}
 
 
 def shown(value: Any) -> str:
@@ -90,10 +82,11 @@ def marks_css(params: dict[str, Param]) -> str:
 class Controls:
     """All parameter controls of the page. Make it inside a `gr.Blocks`."""
 
-    def __init__(self, methods: tuple[str, ...]):
-        self.params = all_params()
+    def __init__(self, tables: Tables, methods: tuple[str, ...]):
+        self.tables = tables
+        self.params = tables.params()
         self.of: dict[str, gr.components.Component] = {}
-        visible = names_of(methods)
+        visible = names_of(tables, methods)
         plain = [p for p in self.params.values() if not p.expert]
         for group in dict.fromkeys(GROUPS.values()):
             mine = [p for p in plain if GROUPS.get(p.group, "Method") == group]
@@ -134,10 +127,10 @@ class Controls:
 
     def preset(self, method_a: str, method_b: str | None, preset: str) -> list[Any]:
         """Updates that put every control to the preset's value of lane A's method and show what the lanes use."""
-        used = names_of([method_a, *([method_b] if method_b else [])])
-        values = paper_values(method_a, preset)
+        used = names_of(self.tables, [method_a, *([method_b] if method_b else [])])
+        values = paper_values(self.tables, method_a, preset)
         if method_b:
-            values = paper_values(method_b) | values
+            values = paper_values(self.tables, method_b) | values
         out = []
         for name, param in self.params.items():
             value = values.get(name, param.default)
@@ -152,7 +145,7 @@ class Controls:
 
     def visibility(self, method_a: str, method_b: str | None) -> list[Any]:
         """Updates that show what the lanes use and leave the values alone."""
-        used = names_of([method_a, *([method_b] if method_b else [])])
+        used = names_of(self.tables, [method_a, *([method_b] if method_b else [])])
         return [gr.update(visible=name in used) for name in self.names]
 
 

@@ -7,8 +7,9 @@ one sentence for the person.
 
 from __future__ import annotations
 
-import gc
 import threading
+from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 
@@ -20,23 +21,24 @@ class Engine:
         self._lock = threading.Lock()
         self._name: str | None = None
         self._loaded: Any = None
-        self._warm: set[tuple[str, str]] = set()
+        self._warm: set[tuple[str, int]] = set()
 
-    def names(self) -> list[str]:
-        """Models offered by name."""
-        from polestar.models.registry import CHECKPOINTS
+    def prepare(self) -> None:
+        """Import what the first run needs."""
+        import_module("polestar.models.checkpoint")
+        import_module("polestar.session")
 
-        return list(CHECKPOINTS)
-
-    def load(self, name: str) -> Any:
-        """The model called `name` (a registered name or a folder); the one before it is let go first."""
+    def load(self, name: str, progress: Callable[[int, int], None] | None = None) -> Any:
+        """The model called `name` (a registered name or a folder); the one before it is let go first. `progress(done, total)` in bytes."""
         from polestar.models.checkpoint import load_model
 
         with self._lock:
             if self._name != name:
-                self._loaded, self._name = None, None
-                gc.collect()
-                self._loaded = load_model(name, device=self.device, dtype=self.dtype)
+                before, self._loaded, self._name = self._loaded, None, None
+                self._warm.clear()
+                if before is not None:
+                    before.free()
+                self._loaded = load_model(name, device=self.device, dtype=self.dtype, progress=progress)
                 self._name = name
             return self._loaded
 
@@ -44,25 +46,18 @@ class Engine:
         """The text side of a loaded model (encode_chat, decode, token_text, token_bytes)."""
         return loaded.codec
 
-    def session(self, loaded: Any, prompt_ids: list[int], config: Any, level: str) -> Any:
-        """A new session; nothing has been computed yet."""
+    def session(self, loaded: Any, prompt: str, config: Any, level: str) -> Any:
+        """A new session; nothing has been computed yet. The first one of a method and length on a model warms up before it is timed."""
         from polestar.session import Session
 
-        return Session(loaded, prompt_ids, config, level=level)
+        ids = loaded.codec.encode_chat(prompt)
+        key = (config.method, len(ids) + config["gen_length"])
+        cold = key not in self._warm
+        self._warm.add(key)
+        return Session(loaded, ids, config, level=level, prompt_text=prompt, warm_up=cold)
 
     def config(self, method: str, preset: str, values: dict[str, Any]) -> Any:
         """A valid DecodeConfig."""
         from polestar.config import DecodeConfig
 
         return DecodeConfig.make(method=method, preset=preset, **values)
-
-    def warm_up(self, loaded: Any, config: Any) -> None:
-        """Decode one short block once for each model and method, so that the first timed run is not the slow one."""
-        key = (self._name or "", config.method)
-        if key in self._warm:
-            return
-        short = config.replace(gen_length=min(config.gen_length, config.block_length, 16))
-        ids = self.codec(loaded).encode_chat("warm up")
-        for _ in self.session(loaded, ids, short, "off").steps():
-            pass
-        self._warm.add(key)

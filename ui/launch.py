@@ -21,7 +21,7 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The arguments; leaves with one sentence when they do not fit together."""
     p = argparse.ArgumentParser(prog="app.py", description="A visual debugger for the decoding of diffusion language models.")
-    p.add_argument("--model", default="demo", help="a registered name or a folder with config.json and safetensors (default: the bundled model)")
+    p.add_argument("--model", default="demo", help="a name or a folder with config.json and safetensors (default: bundled)")
     p.add_argument("--trace", metavar="FILE", help="open a saved trace")
     p.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine only)")
     p.add_argument("--port", type=int, default=7860, help="port to listen on; 0 takes a free one (default 7860)")
@@ -56,28 +56,32 @@ def main(argv: list[str] | None = None) -> int:
 
 def serve(engine: Any, args: argparse.Namespace) -> Any:
     """Build and launch the page with an engine; returns the running Blocks. Raises SystemExit when the port is taken."""
+    from . import tables as tables_
+
+    reading = tables_.begin()
     from .quick_import import quicken
 
     quicken()
     import gradio as gr
 
-    from .controls import all_params, marks_css
+    from .controls import marks_css
     from .layout import lay_out
     from .server import Server
     from .static import ASSETS, routes
     from .theme import make_theme
     from .wiring import wire
 
+    tables = tables_.get(reading)
     server = Server(engine, trace=args.trace)
     with gr.Blocks(title="Polestar", analytics_enabled=False, fill_width=True) as page:
-        wire(page, lay_out(args.model, engine.names()), server)
+        wire(page, tables, lay_out(tables, args.model, [name for name, _ in tables.models]), server)
     page.queue(default_concurrency_limit=None, api_open=False)
     try:
         _, url, public = page.launch(
             server_name=args.host, server_port=args.port or _free_port(args.host), share=args.share, quiet=True, prevent_thread_lock=True,
             auth=tuple(args.auth.split(":", 1)) if args.auth else None, run_history=False, footer_links=[], ssr_mode=False, pwa=False,
             enable_monitoring=False, max_threads=40, theme=make_theme(), app_kwargs={"routes": routes()},
-            css_paths=[ASSETS / "css" / "app.css"], css=marks_css(all_params()), head='<link rel="stylesheet" href="polestar/css/page.css">',
+            css_paths=[ASSETS / "css" / "app.css"], css=marks_css(tables.params()),
         )  # fmt: skip
     except OSError:
         print(f"port {args.port} of {args.host} is in use; choose another with --port, or --port 0 for a free one", file=sys.stderr)

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 
 import gradio as gr
 
-from polestar.decoders import METHODS
-
 from .bus import make_bus
 from .controls import Controls
 from .examples import examples_of
+from .tables import Tables
 
 PACES = {"full speed": 0.0, "20 passes/s": 20.0, "10 passes/s": 10.0, "5 passes/s": 5.0, "2 passes/s": 2.0, "1 pass/s": 1.0}
 ORDERS = {"A, then B": False, "A and B in turn": True}
@@ -42,7 +41,7 @@ class Parts:
     buttons: dict[str, gr.Button]  # run, pause, continue, step, stop, reset, theme
 
 
-def lay_out(model: str, models: list[str]) -> Parts:
+def lay_out(tables: Tables, model: str, models: list[str]) -> Parts:
     """Make the page's components; `model` is chosen at first, `models` are offered."""
     with gr.Row(elem_id="ps-top"):
         gr.HTML(html_template="<h1><span aria-hidden='true'>✦</span> Polestar</h1>", elem_id="ps-logo", apply_default_css=False)
@@ -58,40 +57,47 @@ def lay_out(model: str, models: list[str]) -> Parts:
         pace = _bar("Pace", list(PACES), "ps-pace", "How fast passes follow each other. Default: full speed; slower is for teaching.")
         order = _bar("Order", list(ORDERS), "ps-order", "A, then B: each lane is timed alone. In turn: for watching; times mean little.")
         detail = _bar("Log", list(DETAILS), "ps-detail", "How much of each pass is kept and shown. Default: everything.")
-        gr.HTML(html_template="<div role='status' id='ps-status'></div>", elem_id="ps-status-box", apply_default_css=False)
         buttons["theme"] = gr.Button("◐", elem_id="ps-theme")
     with gr.Row(elem_id="ps-body"):
         with gr.Column(elem_id="ps-controls"):
             prompt = gr.Textbox(value=examples_of(model)[0][1], label="Prompt", lines=3, max_lines=3, elem_id="ps-prompt",
                                 placeholder="Write something, or choose an example")  # fmt: skip
             chips, examples = _examples(model, models)
-            method_a, compare, method_b, preset = _methods()
-            params = Controls((method_a.value, method_b.value))
+            method_a, compare, method_b, preset = _methods(tables)
+            params = Controls(tables, (method_a.value, method_b.value))
             buttons["reset"] = gr.Button("↺ reset to paper", elem_id="ps-reset", size="sm")
         with gr.Column(elem_id="ps-main"):
             bus = make_bus()
-    return Parts(prompt=prompt, model=model_box, method_a=method_a, compare=compare, method_b=method_b, preset=preset, pace=pace, order=order,
-                 detail=detail, params=params, bus=bus, chips=chips, examples=examples, buttons=buttons)  # fmt: skip
+    return Parts(
+        prompt=prompt, model=model_box, method_a=method_a, compare=compare, method_b=method_b, preset=preset, pace=pace, order=order,
+        detail=detail, params=params, bus=bus, chips=chips, examples=examples, buttons=buttons,
+    )  # fmt: skip
 
 
 def _bar(label: str, choices: list[str], elem_id: str, info: str) -> gr.Dropdown:
     return gr.Dropdown(choices, value=choices[0], label=label, info=info, elem_id=elem_id, elem_classes=["ps-bar"], filterable=False)
 
 
-def _methods() -> tuple[gr.Dropdown, gr.Checkbox, gr.Dropdown, gr.Dropdown]:
-    titles = [(m.title, name) for name, m in METHODS.items()]
-    first = LANE_A if LANE_A in METHODS else titles[0][1]
-    second = LANE_B if LANE_B in METHODS else first
+def _methods(tables: Tables) -> tuple[gr.Dropdown, gr.Checkbox, gr.Dropdown, gr.Dropdown]:
+    titles = [(m.title, name) for name, m in tables.methods.items()]
+    first = LANE_A if LANE_A in tables.methods else titles[0][1]
+    second = LANE_B if LANE_B in tables.methods else first
+    plain = {"elem_classes": ["ps-choice"], "filterable": False}
     with gr.Group(elem_classes=["ps-group"], elem_id="ps-methods"):
-        a = gr.Dropdown(titles, value=first, label="lane A", elem_id="ps-method-a", elem_classes=["ps-choice"], filterable=False,
-                        info="How lane A decodes. Default: Polestar.")  # fmt: skip
-        preset = gr.Dropdown(list(METHODS[first].presets), value="paper", label="preset", elem_id="ps-preset", elem_classes=["ps-choice"],
-                             filterable=False, info="paper: Table 5 of the paper. release: what a method's public code does.")  # fmt: skip
+        a = gr.Dropdown(titles, value=first, label="lane A", elem_id="ps-method-a", info="How lane A decodes. Default: Polestar.", **plain)
+        preset = gr.Dropdown(
+            list(tables.methods[first].presets), value="paper", label="preset", elem_id="ps-preset", **plain,
+            info="paper: Table 5 of the paper. release: what a method's public code does.",
+        )  # fmt: skip
         with gr.Row(elem_id="ps-lane-b"):
-            compare = gr.Checkbox(value=True, label="lane B", elem_id="ps-compare", elem_classes=["ps-switch"],
-                                  info="Compare: decode the same prompt a second way, beside the first.")  # fmt: skip
-            b = gr.Dropdown(titles, value=second, label="lane B method", elem_id="ps-method-b", elem_classes=["ps-choice"], filterable=False,
-                            info="How lane B decodes. Default: Fast-dLLM with the dual cache.")  # fmt: skip
+            compare = gr.Checkbox(
+                value=True, label="lane B", elem_id="ps-compare", elem_classes=["ps-switch"],
+                info="Compare: decode the same prompt a second way, beside the first.",
+            )  # fmt: skip
+            b = gr.Dropdown(
+                titles, value=second, label="lane B method", elem_id="ps-method-b", **plain,
+                info="How lane B decodes. Default: Fast-dLLM with the dual cache.",
+            )  # fmt: skip
     return a, compare, b, preset
 
 

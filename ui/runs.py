@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
@@ -40,7 +40,6 @@ class Lane:
     session: Any = None
     done: bool = False
     vocab: Any = None
-    fields: dict[str, Any] = field(default_factory=dict)
 
 
 class Run:
@@ -51,12 +50,13 @@ class Run:
         self.name = channel.run
         self.pace = request.pace
         self.lanes: dict[str, Lane] = {}
+        self.active: list[Lane] = []  # whose turn it is
         self.traces: dict[str, Any] = {}
         self.stopping = threading.Event()
         self.paused = False
         self._nudge = threading.Event()  # ends a pause between two passes of a paced run
         self._thread: threading.Thread | None = None
-        self._pending: dict[str, Any] = {}
+        self._tenth = -1
 
     # ---- from the event loop ------------------------------------------------------------------------------------------------
 
@@ -95,7 +95,9 @@ class Run:
         """One pass of each lane that runs, then wait again."""
         if not self.paused:
             self.pause()
-        self._each("step_once")
+        for lane in self.active:
+            if lane.session is not None and not lane.done:
+                lane.session.step_once()
         self._nudge.set()
 
     def set(self, name: str, value: Any) -> None:
@@ -130,11 +132,11 @@ class Run:
                     self._interleaved([lane])
             stopped = self.stopping.is_set()
             self._say("stopped" if stopped else "done", "stopped; what was decoded stays" if stopped else self._summary())
-        except (ValueError, MemoryError, FileNotFoundError) as error:
-            self._say("error", str(error) or "the machine ran out of memory; choose a shorter length or a smaller model")
         except Exception as error:
-            log.exception("a run failed")
-            self._say("error", f"the decode failed ({type(error).__name__}: {error}); the server's log says where")
+            self._say("error", self._sentence(error))
+            for lane in self.lanes.values():
+                if lane.session is not None and not lane.done:
+                    lane.session.trace.status, lane.session.trace.error = "error", str(error)
         finally:
             for lane in self.lanes.values():
                 if lane.session is not None:
@@ -143,6 +145,26 @@ class Run:
                 lane.done = True
             done()
 
+    @staticmethod
+    def _sentence(error: Exception) -> str:
+        """What to say of an error. Those that the engine raises are sentences; the others are logged."""
+        from polestar.driver import DecodeError
+
+        if isinstance(error, (ValueError, FileNotFoundError, DecodeError)):
+            return str(error)
+        if isinstance(error, MemoryError) or "out of memory" in str(error):
+            return "the machine ran out of memory; choose a shorter length, a smaller model, or log less"
+        log.exception("a run failed")
+        reason = (str(error).splitlines() or ["no reason given"])[0]
+        return f"the decode failed ({type(error).__name__}: {reason}); see the server's log"
+
+    def _loading(self, done: int, total: int) -> None:
+        """Progress of a load, said at most every tenth of it."""
+        tenth = 10 * done // max(1, total)
+        if tenth != self._tenth:
+            self._tenth = tenth
+            self._say("loading", f"loading {self.request.model}, {done / 1e9:.1f} of {total / 1e9:.1f} GB")
+
     def _prepare(self) -> None:
         request = self.request
         if not request.prompt.strip():
@@ -150,23 +172,16 @@ class Run:
         for name, (method, preset, values) in request.lanes.items():
             self.lanes[name] = Lane(name, self.engine.config(method, preset, values))
         self._say("loading", f"loading {request.model}")
-        loaded = self.engine.load(request.model)
-        codec = self.engine.codec(loaded)
-        ids = codec.encode_chat(request.prompt)
-        self.codec = codec
+        loaded = self.engine.load(request.model, self._loading)
+        codec = self.codec = self.engine.codec(loaded)
         vocab = wire.VocabSender(codec)
         for lane in self.lanes.values():
             lane.vocab = vocab
-            lane.session = self.engine.session(loaded, ids, lane.config, request.level)
-        if not self.stopping.is_set():
-            self._say("loading", "warming up")
-            for lane in self.lanes.values():
-                self.engine.warm_up(loaded, lane.config)
+            lane.session = self.engine.session(loaded, request.prompt, lane.config, request.level)
         for lane in self.lanes.values():
             header = lane.session.trace.header
-            self.channel.put(
-                {"type": "header", "lane": lane.name, "header": wire.encode_header(header, live=True)}, vocab.for_header(header), run=self.name
-            )
+            event = {"type": "header", "lane": lane.name, "header": wire.encode_header(header, live=True)}
+            self.channel.put(event, vocab.for_header(header), run=self.name)
         if self.stopping.is_set():
             self._each("stop")
         elif self.paused:
@@ -175,11 +190,12 @@ class Run:
 
     def _interleaved(self, lanes: list[Lane]) -> None:
         """Decode the given lanes pass by pass in turn (a single lane: without a break)."""
+        self.active = lanes
         going = [(lane, lane.session.steps()) for lane in lanes]
         due = monotonic()
         while going:
             for lane, steps in list(going):
-                step = None if self.stopping.is_set() else next(steps, None)
+                step = next(steps, None)
                 if step is None:
                     going.remove((lane, steps))
                     self._end(lane)
@@ -201,8 +217,9 @@ class Run:
     def _end(self, lane: Lane) -> None:
         lane.done = True
         trace = lane.session.trace
-        ended = "done" if trace.complete else "stopped"
-        self.channel.put({"type": "end", "lane": lane.name, "status": ended, "metrics": wire.encode_metrics(trace, self.codec)}, run=self.name)
+        ended = trace.status = "done" if trace.complete else "stopped"
+        metrics = wire.encode_metrics(trace, self.codec)
+        self.channel.put({"type": "end", "lane": lane.name, "status": ended, "metrics": metrics}, run=self.name)
 
     def _what(self) -> str:
         if len(self.lanes) < 2:

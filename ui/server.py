@@ -14,7 +14,8 @@ from typing import Any
 
 from .line import Line
 from .runs import Request, Run
-from .stream import Channel, status
+from .samples import sample_path
+from .stream import Channel, replay, status
 
 log = logging.getLogger("polestar.ui")
 TICK = 0.05
@@ -51,7 +52,8 @@ class Server:
             "step": lambda tab, _: tab.run and tab.run.step(),
             "set": lambda tab, c: self.set(tab, str(c.get("name", "")), c.get("value")),
             "resend": lambda tab, c: tab.channel.behind(str(c.get("run", "")), int(c.get("from", 0))),
-            "hello": lambda tab, _: None,
+            "hello": lambda tab, _: self.show(tab, self.trace) if self.trace else None,
+            "open": lambda tab, c: self.show(tab, sample_path(str(c.get("name", "")))),
         }
 
     def tab(self, session: str) -> Tab:
@@ -73,6 +75,15 @@ class Server:
         except ValueError as error:
             return str(error)
         return ""
+
+    def show(self, tab: Tab, path: Any) -> None:
+        """Replay a trace file in a tab. Raises TraceError, and changes nothing, when it is no trace."""
+        from polestar.trace.file import load
+
+        trace = load(path)
+        tab.stop()
+        tab.run = None
+        tab.channel.begin(*replay(trace))
 
     def command(self, session: str, command: Any) -> None:
         """Act on what the page sent; what is not understood is logged and changes nothing."""

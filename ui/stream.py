@@ -89,6 +89,10 @@ class Channel:
         used = 0
         for item in self._pending:
             if isinstance(item, dict):
+                if item["type"] == "steps":  # a batch that is encoded already (a replay)
+                    if steps + len(item["steps"]) > STEPS_PER_MESSAGE:
+                        break
+                    steps += len(item["steps"])
                 events.append(item)
             else:
                 if steps == STEPS_PER_MESSAGE:

@@ -22,19 +22,38 @@ def make_theme() -> gr.themes.Base:
         font=[gr.themes.Font(f) for f in SANS], font_mono=[gr.themes.Font(f) for f in MONO],
     )  # fmt: skip
     pairs = {
-        "body_background_fill": "bg", "body_text_color": "ink", "body_text_color_subdued": "mut", "background_fill_primary": "panel",
-        "background_fill_secondary": "panel2", "border_color_primary": "line", "border_color_accent": "acc", "color_accent": "acc",
-        "block_background_fill": "panel", "block_border_color": "line", "block_label_text_color": "mut", "block_title_text_color": "ink",
-        "block_info_text_color": "mut", "input_background_fill": "panel2", "input_border_color": "line", "input_border_color_focus": "acc",
-        "input_placeholder_color": "mut", "slider_color": "acc", "button_secondary_background_fill": "panel2", "button_secondary_text_color": "ink",
-        "button_secondary_border_color": "line", "button_primary_background_fill": "acc", "button_primary_border_color": "acc",
-        "button_primary_background_fill_hover": "acc", "button_secondary_background_fill_hover": "line",
-        "checkbox_background_color_selected": "acc", "checkbox_border_color_selected": "acc",
-    }  # fmt: skip
+        "body_background_fill": "bg",
+        "body_text_color": "ink",
+        "body_text_color_subdued": "mut",
+        "background_fill_primary": "panel",
+        "background_fill_secondary": "panel2",
+        "border_color_primary": "line",
+        "border_color_accent": "acc",
+        "color_accent": "acc",
+        "block_background_fill": "panel",
+        "block_border_color": "line",
+        "block_label_text_color": "mut",
+        "block_title_text_color": "ink",
+        "block_info_text_color": "mut",
+        "input_background_fill": "panel2",
+        "input_border_color": "line",
+        "input_border_color_focus": "acc",
+        "input_placeholder_color": "mut",
+        "slider_color": "acc",
+        "button_secondary_background_fill": "panel2",
+        "button_secondary_text_color": "ink",
+        "button_secondary_border_color": "line",
+        "button_primary_background_fill": "acc",
+        "button_primary_border_color": "acc",
+        "button_primary_background_fill_hover": "acc",
+        "button_secondary_background_fill_hover": "line",
+        "checkbox_background_color_selected": "acc",
+        "checkbox_border_color_selected": "acc",
+    }
     values = {}
     for name, key in pairs.items():
         values[name] = LIGHT[key]
         if name != "color_accent":
             values[f"{name}_dark"] = DARK[key]
-    values |= {"button_primary_text_color": "#ffffff", "button_primary_text_color_dark": "#0b1220", "block_shadow": "none", "block_shadow_dark": "none"}
-    return theme.set(**values)
+    values |= {"button_primary_text_color": "#ffffff", "button_primary_text_color_dark": "#0b1220"}
+    return theme.set(block_shadow="none", block_shadow_dark="none", **values)

@@ -12,12 +12,11 @@ from typing import Any
 
 import gradio as gr
 
-from polestar.decoders import METHODS
-
 from .controls import hold_k
 from .layout import DETAILS, ORDERS, PACES, Parts
 from .runs import Request
 from .server import Server
+from .tables import Tables
 
 QUICK = {"queue": False, "show_progress": "hidden", "trigger_mode": "multiple", "api_visibility": "private"}
 STREAM = {"show_progress": "hidden", "trigger_mode": "multiple", "concurrency_limit": None, "api_visibility": "private"}
@@ -25,11 +24,11 @@ LIVE = {"queue": False, "show_progress": "hidden", "trigger_mode": "always_last"
 FLIP = "() => { const c = document.body.classList; const dark = c.toggle('dark'); c.toggle('light', !dark); }"
 
 
-def wire(page: gr.Blocks, parts: Parts, server: Server) -> None:
+def wire(page: gr.Blocks, tables: Tables, parts: Parts, server: Server) -> None:
     """Connect everything. Call inside the open Blocks."""
-    _runs(parts, server)
+    _runs(tables, parts, server)
     _live(parts, server)
-    _choices(parts)
+    _choices(tables, parts)
 
     def leave(http: gr.Request) -> None:
         server.leave(http.session_hash)
@@ -40,16 +39,17 @@ def wire(page: gr.Blocks, parts: Parts, server: Server) -> None:
         button.click(None, None, parts.prompt, js=f"() => {json.dumps(text)}", show_progress="hidden")
 
 
-def _runs(parts: Parts, server: Server) -> None:
+def _runs(tables: Tables, parts: Parts, server: Server) -> None:
     """Run, the commands of the page, and the buttons that are commands too."""
     first = [parts.prompt, parts.model, parts.method_a, parts.compare, parts.method_b, parts.preset, parts.pace, parts.order, parts.detail]
 
     async def run(http: gr.Request, prompt, model, a, both, b, preset, pace, order, detail, *given) -> AsyncIterator[str]:
         values = parts.params.values(given)
-        lanes = {"A": (a, preset, _only(values, a))}
+        lanes = {"A": (a, preset, _only(tables, values, a))}
         if both:
-            lanes["B"] = (b, preset if preset in METHODS[b].presets else "paper", _only(values, b))
-        request = Request(model=model or "", prompt=prompt or "", lanes=lanes, interleave=ORDERS[order], pace=PACES[pace], level=DETAILS[detail])
+            lanes["B"] = (b, preset if preset in tables.methods[b].presets else "paper", _only(tables, values, b))
+        how = {"interleave": ORDERS[order], "pace": PACES[pace], "level": DETAILS[detail]}
+        request = Request(model=model or "", prompt=prompt or "", lanes=lanes, **how)
         async for value in server.run(http.session_hash, request):
             yield value
 
@@ -85,7 +85,8 @@ def _live(parts: Parts, server: Server) -> None:
         return act
 
     for name, component in parts.params.of.items():
-        component.input(setter(name), component, None, **LIVE)
+        if parts.params.params[name].live != "run":
+            component.input(setter(name), component, None, **LIVE)
 
     def set_pace(value: str, http: gr.Request) -> None:
         server.set(server.tab(http.session_hash), "pace", PACES[value])
@@ -103,14 +104,14 @@ def _live(parts: Parts, server: Server) -> None:
         gr.on([of["K"].input, of["k"].input], keep_k, [of["K"], of["k"]], of["k"], **LIVE)
 
 
-def _choices(parts: Parts) -> None:
+def _choices(tables: Tables, parts: Parts) -> None:
     """Method, preset, model: what is shown and what the controls say."""
     lanes = [parts.method_a, parts.compare, parts.method_b]
     components = parts.params.components
 
     def method(a, both, b, preset):
-        preset = preset if preset in METHODS[a].presets else "paper"
-        return [gr.update(choices=list(METHODS[a].presets), value=preset), *parts.params.preset(a, b if both else None, preset)]
+        preset = preset if preset in tables.methods[a].presets else "paper"
+        return [gr.update(choices=list(tables.methods[a].presets), value=preset), *parts.params.preset(a, b if both else None, preset)]
 
     def reset(a, both, b):
         return method(a, both, b, "paper")
@@ -133,6 +134,6 @@ def _choices(parts: Parts) -> None:
     parts.model.input(chips, parts.model, list(parts.chips.values()), **QUICK)
 
 
-def _only(values: dict[str, Any], method: str) -> dict[str, Any]:
+def _only(tables: Tables, values: dict[str, Any], method: str) -> dict[str, Any]:
     """The values that a method takes."""
-    return {name: value for name, value in values.items() if name in METHODS[method].specs}
+    return {name: value for name, value in values.items() if name in tables.methods[method].specs}

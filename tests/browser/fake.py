@@ -1,24 +1,19 @@
 """A scripted engine for tests of the page: every pass commits what the script says, after a set time. No torch.
 
-Run as a program it serves the real page with this engine: `python tests/browser/fake.py --port 8151 --pass-seconds 0.05`. The prompt's
+Run as a program it serves the real page with this engine: `PYTHONPATH=. python tests/browser/fake.py --port 8151 --pass-seconds 0.05`. The prompt's
 words become tokens; the answer is the prompt's words over again, so that what is typed comes back as model text.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from polestar.config import DecodeConfig  # noqa: E402
-from polestar.trace import Clusters, Commit, Header, Step, Trace  # noqa: E402
+from polestar.config import DecodeConfig
+from polestar.trace import Clusters, Commit, Header, Step, Trace
 
 LAYERS, CLUSTERS = 3, 8
 
@@ -114,7 +109,8 @@ class ScriptSession:
         clusters = None
         if h.method == "polestar" and (entry or refresh):
             clusters = Clusters(
-                window=window if entry else None, labels=rng.integers(0, CLUSTERS, (LAYERS, len(window))).astype(np.uint8) if entry else None,
+                window=window if entry else None,
+                labels=rng.integers(0, CLUSTERS, (LAYERS, len(window))).astype(np.uint8) if entry else None,
                 scores=rng.random((LAYERS, CLUSTERS)).astype(np.float32) if refresh else None,
                 selected=rng.random((LAYERS, CLUSTERS)) < 0.5 if refresh else None,
                 points=rng.normal(size=(LAYERS, len(window) + CLUSTERS, 2)).astype(np.float32),
@@ -136,9 +132,6 @@ class FakeEngine:
         self.seconds = seconds
         self.sessions: list[ScriptSession] = []
 
-    def names(self):
-        return ["demo"]
-
     def load(self, name, progress=None):
         if name != "demo":
             raise FileNotFoundError(f"there is no model named {name!r} and no such directory")
@@ -150,12 +143,9 @@ class FakeEngine:
     def config(self, method, preset, values):
         return DecodeConfig.make(method=method, preset=preset, **values)
 
-    def session(self, loaded, prompt_ids, config, level):
-        self.sessions.append(ScriptSession(loaded, prompt_ids, config, level, self.seconds))
+    def session(self, loaded, prompt, config, level):
+        self.sessions.append(ScriptSession(loaded, loaded.encode_chat(prompt), config, level, self.seconds))
         return self.sessions[-1]
-
-    def warm_up(self, loaded, config):
-        pass
 
 
 def main() -> None:

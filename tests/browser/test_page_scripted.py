@@ -1,0 +1,229 @@
+"""The page with a scripted engine: what must hold of stream, buttons, line and text, whatever is decoded."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+HOSTILE = "${HOME} <img src=x onerror=alert(1)> {{value}}"
+
+
+def settle(seconds: float = 0.3) -> None:
+    time.sleep(seconds)
+
+
+def one_lane(t) -> None:
+    t.page.uncheck("#ps-compare input")
+
+
+def test_256_flooded_passes_arrive_complete_and_in_order(serve, tab):
+    t = tab(serve("--pass-seconds", "0").url)
+    t.js("""() => { window.seqs = []; const app = window.polestar.app, old = app.receive;
+        app.receive = (m) => { window.seqs.push(JSON.parse(m).seq); old(m); }; }""")
+    t.run()
+    assert t.wait_state("done") == "done"
+    for lane in "AB":
+        indices = t.js("lane => window.polestar.app.store.lanes[lane].steps.map((s) => s.i ?? s.index)", lane)
+        assert indices == list(range(256))
+    seqs = t.js("window.seqs")
+    assert sorted(set(seqs)) == list(range(max(seqs) + 1))
+
+
+def test_messages_that_a_busy_tab_passed_over_are_sent_again(serve, tab):
+    t = tab(serve("--pass-seconds", "0.01").url)
+    one_lane(t)
+    t.run()
+    t.wait_passes(5)
+    t.js("() => { const until = performance.now() + 1500; while (performance.now() < until) ; }")
+    t.wait_state("done")
+    t.wait_passes(256)
+    assert t.js("window.polestar.app.store.problem") == ""
+
+
+def test_tokens_are_on_screen_while_later_passes_still_run(serve, tab):
+    t = tab(serve("--pass-seconds", "0.05").url)
+    one_lane(t)
+    t.run("one two three")
+    t.wait_passes(3)
+    seen = t.passes()
+    assert 0 < seen < 256 and t.state == "running"
+    assert "live" in t.text() and "one" in t.text()
+    t.click("stop")
+    t.wait_state("stopped")
+
+
+def test_at_most_about_20_updates_a_second_and_the_last_one_always(serve, tab):
+    t = tab(serve("--pass-seconds", "0.01").url)
+    one_lane(t)
+    t.js("() => { window.times = []; const app = window.polestar.app, old = app.receive; app.receive = (m) => { times.push(performance.now()); old(m); }; }")
+    t.run()
+    t.wait_state("done")
+    times = t.js("window.times")
+    assert len(times) / ((times[-1] - times[0]) / 1000) <= 30
+    assert t.passes() == 256
+
+
+def test_stop_ends_within_one_pass_and_keeps_what_was_decoded(serve, tab):
+    t = tab(serve("--pass-seconds", "0.4").url)
+    one_lane(t)
+    t.run()
+    t.wait_passes(2)
+    before = t.js("() => { const n = window.polestar.app.store.lanes.A.n; document.getElementById('ps-stop').click(); return n; }")
+    t.wait_state("stopped")
+    settle(1.0)
+    assert before <= t.passes() <= before + 2  # the pass that ran when Stop was pressed, and one that was on its way to the screen
+
+
+def test_pause_step_continue(serve, tab):
+    t = tab(serve("--pass-seconds", "0.05").url)
+    one_lane(t)
+    t.run()
+    t.wait_passes(2)
+    t.click("pause")
+    t.wait_state("paused")
+    settle(0.4)
+    held = t.passes()
+    settle(0.4)
+    assert t.passes() == held
+    t.click("step")
+    t.wait_passes(held + 1)
+    settle(0.4)
+    assert t.passes() == held + 1
+    t.click("continue")
+    t.wait_passes(held + 4)
+    assert t.state == "running"
+    t.click("stop")
+    t.wait_state("stopped")
+
+
+@pytest.mark.parametrize("order", ["A, then B", "A and B in turn"])
+def test_compare_shows_both_lanes_and_says_how_they_are_run(serve, tab, order):
+    t = tab(serve("--pass-seconds", "0.02").url)
+    t.number("gen_length", 64)
+    if order != "A, then B":
+        t.page.click("#ps-order input")
+        t.page.click(f"[role=option]:has-text('{order}')")
+    t.run()
+    t.wait_passes(10)
+    together = t.passes("B")
+    assert (together > 0) == (order != "A, then B")
+    assert ("timed alone" if order == "A, then B" else "interleaved") in t.text()
+    t.wait_state("done")
+    assert (t.passes("A"), t.passes("B")) == (64, 64)
+
+
+def test_hostile_text_shows_literally_in_prompt_and_answer(serve, tab):
+    t = tab(serve("--pass-seconds", "0").url)
+    t.js("() => { window.alerts = 0; window.alert = () => { window.alerts += 1; }; }")
+    one_lane(t)
+    t.number("gen_length", 16)
+    t.run(HOSTILE)
+    t.wait_state("done")
+    settle()
+    words = t.js("() => window.polestar.app.store.lanes.A.header.prompt_ids.map((i) => window.polestar.app.store.vocab.get(i).t)")
+    assert "".join(words).strip() == HOSTILE
+    assert HOSTILE in t.text()
+    assert t.page.input_value("#ps-prompt textarea") == HOSTILE
+    assert t.js("window.alerts") == 0 and t.js("document.querySelectorAll('img[src=x]').length") == 0
+
+
+def test_a_second_tab_waits_with_its_place_and_then_runs(serve, tab):
+    url = serve("--pass-seconds", "0.05").url
+    first, second, third = tab(url), tab(url), tab(url)
+    for t in (first, second, third):
+        one_lane(t)
+    first.run()
+    first.wait_passes(2)
+    second.run()
+    second.wait_state("queued")
+    third.run()
+    third.wait_state("queued")
+    settle(0.5)
+    assert "next in line" in second.text() and "1 before you" in third.text()
+    second.click("stop")  # leaving the line
+    second.wait_state("stopped")
+    first.click("stop")
+    third.wait_passes(2)
+    assert third.state == "running"
+    third.click("stop")
+    third.wait_state("stopped")
+
+
+def test_closing_the_tab_ends_the_run_and_frees_the_model(serve, tab):
+    url = serve("--pass-seconds", "0.05").url
+    first, second = tab(url), tab(url)
+    for t in (first, second):
+        one_lane(t)
+    first.run()
+    first.wait_passes(2)
+    second.run()
+    second.wait_state("queued")
+    began = time.monotonic()
+    first.page.close()
+    second.wait_passes(1, timeout=5)
+    assert time.monotonic() - began < 5
+    second.click("stop")
+    second.wait_state("stopped")
+
+
+def test_a_parameter_moved_during_a_run_reaches_the_session_and_k_stays_at_most_K(serve, tab):
+    t = tab(serve("--pass-seconds", "0.05").url)
+    t.number("K", 2)
+    t.page.wait_for_function("document.querySelector('#ps-k input[type=number]').value === '2'")
+    t.page.wait_for_selector("text=k is 2 now")
+    t.click("reset")
+    t.page.wait_for_function("document.querySelector('#ps-k input[type=number]').value === '4'")
+    assert t.page.input_value("#ps-K input[type=number]") == "8"
+
+
+def test_errors_are_sentences_on_the_page(serve, tab):
+    t = tab(serve("--pass-seconds", "0").url)
+    t.run("   ")
+    t.wait_state("error")
+    settle()
+    assert "the prompt is empty" in t.text()
+    t.page.fill("#ps-model input", "nothing-of-that-name")
+    t.page.keyboard.press("Enter")
+    t.run("hello")
+    t.wait_state("error")
+    t.page.wait_for_function("document.querySelector('#polestar-bus').shadowRoot.querySelector('.app').innerText.includes('no model named')")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_light_and_dark(serve, tab, scheme):
+    t = tab(serve("--pass-seconds", "0").url, color_scheme=scheme)
+
+    def brightness(selector: str) -> float:
+        rgb = t.js("s => getComputedStyle(document.querySelector(s)).backgroundColor.match(/[\\d.]+/g).map(Number)", selector)
+        return sum(rgb[:3]) / 3
+
+    dark = scheme == "dark"
+    assert (brightness("#ps-controls") < 100) == dark
+    assert t.js("document.querySelector('#polestar-bus').shadowRoot.querySelector('.app').dataset.theme") == scheme
+    t.click("theme")
+    settle()
+    assert (brightness("#ps-controls") < 100) != dark
+    assert t.js("document.querySelector('#polestar-bus').shadowRoot.querySelector('.app').dataset.theme") != scheme
+
+
+def test_everything_is_on_one_screen(serve, tab):
+    t = tab(serve("--pass-seconds", "0").url)
+    t.number("gen_length", 64)
+    t.run()
+    t.wait_state("done")
+    assert t.js("document.scrollingElement.scrollHeight <= innerHeight && document.scrollingElement.scrollWidth <= innerWidth")
+    names = ["#ps-run", "#ps-prompt", "#ps-method-a", "#ps-tau_s", "#ps-alpha", "#ps-gen_length", "#ps-reset", "#polestar-bus"]
+    boxes = t.js("""(names) => names.map((s) => { const r = document.querySelector(s).getBoundingClientRect();
+        return [s, r.top >= 0 && r.bottom <= innerHeight && r.right <= innerWidth && r.height > 0]; })""", names)
+    assert [s for s, inside in boxes if not inside] == []
+
+
+def test_every_control_has_a_sentence_of_help(serve, tab):
+    t = tab(serve("--pass-seconds", "0").url)
+    missing = t.js("""() => [...document.querySelectorAll('.ps-param, .ps-choice, .ps-switch, .ps-number, .ps-bar')].filter((e) => e.id)
+        .filter((e) => !(e.querySelector('.info-text')?.textContent.trim().length > 10)).map((e) => e.id)""")
+    assert missing == []
+    t.page.hover("#ps-tau_s")
+    t.page.wait_for_function("getComputedStyle(document.querySelector('#ps-tau_s .info-text')).visibility === 'visible'")
+    assert "Default: 0.9" in t.page.inner_text("#ps-tau_s .info-text")
