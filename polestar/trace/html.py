@@ -29,6 +29,7 @@ from .wire import messages
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 MAX_BYTES = 5_000_000
+LEAST_SHARE = 0.3  # of the messages' size, that their compressed base64 takes at the very least where figures make up most of it
 ENTRY = "main.js"
 _IMPORT = re.compile(
     r"""((?:^|[\s;])(?:import|export)\s[^;'"]*?\sfrom\s*|^\s*import\s*|\bimport\s*\(\s*)(['"])\./([\w./-]+\.js)\2""",
@@ -115,7 +116,10 @@ def render(
     size = 0
     for lighten, done in _LIGHTER:
         lines = messages(traces, codec, run="file", transform=lighten, said=", ".join(done))
-        log = base64.b64encode(gzip.compress("\n".join(lines).encode("utf-8"), 6, mtime=0)).decode("ascii")
+        content = "\n".join(lines).encode("utf-8")
+        if len(content) * LEAST_SHARE > limit and lighten is not _LIGHTER[-1][0]:
+            continue  # not worth compressing: figures never shrink that far
+        log = base64.b64encode(gzip.compress(content, 6, mtime=0)).decode("ascii")
         text = _PAGE.format(
             title=html.escape(f"Polestar: {title}"),
             imports=imports,
