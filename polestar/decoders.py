@@ -10,8 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from polestar.cache.d2 import D2_PARAMS, D2Cache
+from polestar.cache.dynamic import DYNAMIC_PARAMS, DynamicCache
+from polestar.cache.elastic import ELASTIC_PARAMS, ElasticCache
+from polestar.cache.entropy import ENTROPY_PARAMS, EntropyCache
 from polestar.cache.polestar import PolestarCache
 from polestar.cache.policy import CachePolicy, DualCache, PrefixCache
+from polestar.commit.adaptive import APD_PARAMS, AdaptiveThreshold
 from polestar.commit.dawn import DAWN_PARAMS, Dawn
 from polestar.commit.klass import KLASS_PARAMS, Klass
 from polestar.commit.polestar import PolestarCommit
@@ -19,6 +24,7 @@ from polestar.commit.policy import FACTOR_PARAMS, SCHEDULE_PARAMS, CommitPolicy,
 from polestar.config import PARAMS, SHARED, Param
 from polestar.scheduler import BlockScheduler
 from polestar.schedulers.adablock import ADABLOCK_PARAMS, AdaBlock, ChosenCache
+from polestar.schedulers.sliding import SlidingWindow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +84,26 @@ _ROWS = (
             },
         },
         help="Refreshes only drifting clusters of a local window, and commits tokens when their drift spikes.",
+    ),
+    Method(
+        name="dynamic-dllm", title="Dynamic-dLLM", cache=DynamicCache, commit=AdaptiveThreshold, shared=("tau_s",),
+        params=(*DYNAMIC_PARAMS, *APD_PARAMS),
+        help="Each layer recomputes a window around the last commit and the rows whose values drifted most, within a layer budget.",
+    ),
+    Method(
+        name="elastic-cache", title="Elastic-Cache", scheduler=SlidingWindow, cache=ElasticCache, shared=("tau_s",), params=ELASTIC_PARAMS,
+        presets={"paper": {}, "release": {"block_length": 16}},
+        help="A sliding window; when attention of the most attended token drifts, all later layers are recomputed. B is the window's length.",
+    ),
+    Method(
+        name="d2cache", title="d²Cache", cache=D2Cache, shared=("tau_s",), params=D2_PARAMS,
+        presets={"paper": {}, "release": {"stale_conf": True}},
+        help="Recomputes the masks most certain to be decoded next and the rows that attention rollout flows through.",
+    ),
+    Method(
+        name="entropycache", title="EntropyCache", cache=EntropyCache, shared=("tau_s",), params=ENTROPY_PARAMS,
+        help="Recomputes every row only after a token of high entropy was decoded; else the block's masks and recent tokens.",
+        note="Reconstructed: the paper has no published code and does not give τ_E; the default is this project's calibration.",
     ),
     Method(
         name="adablock", title="AdaBlock-dLLM", scheduler=AdaBlock, cache=ChosenCache, shared=("tau_s",), params=ADABLOCK_PARAMS,

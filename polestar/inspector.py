@@ -25,12 +25,12 @@ POINT_DIMS = 16
 
 
 class Inspector:
-    """One per run. Keeps the previous pass's final-layer attention of the block, and each layer's PCA basis."""
+    """One per run. Keeps the previous pass's final-layer attention of the block (positions `span`), and each layer's PCA basis."""
 
     def __init__(self, run: Run):
         self.run = run
         self.before: Float[Tensor, "heads b L"] | None = None
-        self.block = -1
+        self.span = (0, 0)
         self.basis: tuple[Float[Tensor, "n d"], Float[Tensor, "n d P"]] | None = None
 
     @torch.inference_mode()
@@ -54,16 +54,27 @@ class Inspector:
         now = result.attention_of(run.model.cfg.n_layers - 1, step.block_start, step.block_end)
         if now is None:
             now = self._attention(step, result)
-        if self.block == step.block and self.before is not None and self.before.shape == now.shape:
-            step.drift = drift(now, self.before).cpu().numpy().copy()
-        self.before, self.block = now, run.block
+        # Positions seen by both passes: the whole block, or what is left of a window that slides. NaN where a pass did not feed the row.
+        start, end = step.block_start, step.block_end
+        a, b = max(start, self.span[0]), min(end, self.span[1])
+        if self.before is not None and a < b:
+            step.drift = np.full(end - start, np.nan, dtype=np.float32)
+            step.drift[a - start : b - start] = drift(now[:, a - start : b - start], self.before[:, a - self.span[0] : b - self.span[0]]).cpu().numpy()
+        self.before, self.span = now, (start, end)
 
     def _attention(self, step: Step, result: PassResult) -> Float[Tensor, "heads b L"]:
         run, last = self.run, self.run.model.cfg.n_layers - 1
         block = run.model.layers[last]
-        rows = run.model.rows((step.block_start, step.block_end), run.length)
-        x = result.last_input[result.rows.locate(rows.index)]
-        return block.scores(rotate(block.queries(block.attn_norm(x)), rows.cos, rows.sin), run.kv.k[last])
+        start, size = step.block_start, step.block_end - step.block_start
+        fed = ((result.rows.index >= start) & (result.rows.index < step.block_end)).nonzero()[:, 0]
+        at = result.rows.index[fed]
+        rows = run.model.rows((start, step.block_end) if fed.shape[0] == size else at, run.length)
+        probs = block.scores(rotate(block.queries(block.attn_norm(result.last_input[fed])), rows.cos, rows.sin), run.kv.k[last])
+        if fed.shape[0] == size:
+            return probs
+        some = torch.full((probs.shape[0], size, probs.shape[-1]), torch.nan, device=probs.device)
+        some[:, at - start] = probs
+        return some
 
     @torch.inference_mode()
     def project(self, hidden: Float[Tensor, "n W d"], centroids: Float[Tensor, "n K d"]) -> np.ndarray:

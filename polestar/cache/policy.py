@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from polestar.plan import ForwardPlan, PassResult
@@ -16,6 +17,13 @@ from polestar.plan import ForwardPlan, PassResult
 if TYPE_CHECKING:
     from polestar.driver import Run
     from polestar.trace.step import Commit, Step
+
+
+def rows_of(wanted: Bool[Tensor, "L"], device: torch.device) -> tuple[int, int] | Tensor:
+    """The rows marked in `wanted` (on the host) as a plan takes them: (start, end) where they are contiguous, else sorted positions."""
+    index = wanted.nonzero()[:, 0]
+    first, last = int(index[0]), int(index[-1])
+    return (first, last + 1) if last - first + 1 == index.shape[0] else index.to(device)
 
 
 class CachePolicy:
