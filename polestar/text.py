@@ -1,7 +1,7 @@
 """Text to token ids and back: chat templates, display text, bytes of single tokens.
 
-Contract: user text never turns into special tokens: the tokenizer is loaded without its added tokens, and those are put in by the chat template
-alone. No remote code: only json, merges and template text of the model directory are read, the template in a sandbox that never sees user text.
+Contract: user text never turns into special tokens: the tokenizer is loaded without its added tokens, and the chat template alone puts
+those in. Only json, merges and template text of the model directory are read; the template runs in a sandbox and never sees user text.
 A directory without a tokenizer gives a codec that shows ids (`‹29›`) and cannot encode.
 """
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 Messages = Sequence[dict[str, str]]
 ROLES = ("system", "user", "assistant")
 
-# Used when a checkpoint brings no template of its own.
+# Used when a checkpoint brings no template of its own. (Jinja drops a newline at the very end of a template, not one in an expression.)
 _HEADERS = (
     "{% for m in messages %}{% if loop.first %}{{ bos_token }}{% endif %}<|start_header_id|>{{ m['role'] }}<|end_header_id|>\n\n"
-    "{{ m['content'] | trim }}<|eot_id|>{% endfor %}<|start_header_id|>assistant<|end_header_id|>\n\n"
+    "{{ m['content'] | trim }}<|eot_id|>{% endfor %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
 )
 _CHATML = (
     "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}{{ '<|im_start|>assistant\n' }}"
 )
 _FALLBACK = (("<|start_header_id|>", _HEADERS), ("<|im_start|>", _CHATML))
 
@@ -219,7 +219,7 @@ def _load(directory: Path, data: dict[str, Any]) -> Tokenizer | None:
         if data:
             return Tokenizer.from_str(json.dumps({**data, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}))
         tokenizer = Tokenizer(models.BPE.from_file(str(vocab), str(merges)))
-    except Exception as error:  # noqa: BLE001 (the library raises bare Exception)
+    except Exception as error:  # the library raises bare Exception
         raise ValueError(f"the tokenizer of {directory} cannot be read ({error}); fetch its files again") from None
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

@@ -67,7 +67,8 @@ def write_config(directory: Path, config: dict) -> None:
 
 _LLADA_NAMES = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ff_norm", "self_attn.q_proj": "q_proj", "self_attn.k_proj": "k_proj",
-    "self_attn.v_proj": "v_proj", "self_attn.o_proj": "attn_out", "mlp.gate_proj": "ff_proj", "mlp.up_proj": "up_proj", "mlp.down_proj": "ff_out",
+    "self_attn.v_proj": "v_proj", "self_attn.o_proj": "attn_out", "mlp.gate_proj": "ff_proj", "mlp.up_proj": "up_proj",
+    "mlp.down_proj": "ff_out",
 }  # fmt: skip
 
 
@@ -102,7 +103,8 @@ def save_llada(model, directory: Path, *, fused: bool = False, tied: bool = Fals
         directory,
         {
             "model_type": "llada", "architectures": ["LLaDAModelLM"], "d_model": c.hidden_size, "n_layers": c.num_hidden_layers,
-            "n_heads": c.num_attention_heads, "n_kv_heads": c.num_key_value_heads, "vocab_size": c.vocab_size, "embedding_size": c.vocab_size,
+            "n_heads": c.num_attention_heads, "n_kv_heads": c.num_key_value_heads, "vocab_size": c.vocab_size,
+            "embedding_size": c.vocab_size,
             "mlp_hidden_size": c.intermediate_size * (2 if fused else 1), "block_type": "sequential" if fused else "llama",
             "activation_type": "swiglu" if fused else "silu", "layer_norm_type": "rms", "rope": True, "rope_full_precision": True,
             "rope_theta": 20000.0, "rms_norm_eps": c.rms_norm_eps, "max_sequence_length": c.max_position_embeddings, "include_bias": False,

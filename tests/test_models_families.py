@@ -108,9 +108,8 @@ def published_llada() -> dict[str, list[int]]:
     out = {f"model.transformer.{n}.weight": s for n, s in (("wte", [v, d]), ("ff_out", [v, d]), ("ln_f", [d]))}
     for i in range(32):
         square, wide = [d, d], [m, d]
-        of = dict(
-            q_proj=square, k_proj=square, v_proj=square, attn_out=square, ff_proj=wide, up_proj=wide, ff_out=[d, m], attn_norm=[d], ff_norm=[d]
-        )
+        of = dict.fromkeys(("q_proj", "k_proj", "v_proj", "attn_out"), square) | dict.fromkeys(("ff_proj", "up_proj"), wide)
+        of |= {"ff_out": [d, m], "attn_norm": [d], "ff_norm": [d]}
         out |= {f"model.transformer.blocks.{i}.{n}.weight": s for n, s in of.items()}
     return out
 
@@ -146,7 +145,10 @@ DREAM_7B = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("config", "published", "name"), [(LLADA_8B, published_llada, "LLaDA-8B-Instruct"), (DREAM_7B, published_dream, "Dream-v0-Instruct-7B")])
+@pytest.mark.parametrize(
+    ("config", "published", "name"),
+    [(LLADA_8B, published_llada, "LLaDA-8B-Instruct"), (DREAM_7B, published_dream, "Dream-v0-Instruct-7B")],
+)
 def test_every_published_name_and_shape_has_its_place(tmp_path, config, published, name):
     write_config(tmp_path, config)
     cfg = families.read_config(tmp_path)
@@ -178,12 +180,13 @@ def test_the_whole_published_layout_of_llada_8b_is_accepted_without_its_weights(
             return torch.zeros(1).expand(self.shape)
 
     layout = published_llada()
+    monkeypatch.setattr(weights, "finite", lambda _: True)  # eight thousand million zeros
     monkeypatch.setattr(weights, "tensors", lambda _files: ((n, s, View(s)) for n, s in layout.items()))
     seen = []
     weights.fill(weights.build(cfg), tmp_path, lambda _m, name, t: seen.append((name, tuple(t.shape))))
     assert len(seen) == len(layout) == 3 + 32 * 9
     layout["model.transformer.blocks.31.k_proj.weight"] = [4095, 4096]
-    with pytest.raises(weights.CheckpointError, match=r"blocks\.31\.k_proj\.weight has shape \[4095, 4096\] where config.json asks for \[4096, 4096\]"):
+    with pytest.raises(weights.CheckpointError, match=r"31\.k_proj\.weight has shape \[4095, 4096\] where .* asks for \[4096, 4096\]"):
         weights.fill(weights.build(cfg), tmp_path, lambda *_: None)
 
 
@@ -235,7 +238,9 @@ def test_llada_switches_that_the_transformer_lacks_are_refused(tmp_path, changes
         families.read_config(directory)
 
 
-@pytest.mark.parametrize("changes", [{"use_sliding_window": True}, {"hidden_act": "gelu"}, {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}])
+@pytest.mark.parametrize(
+    "changes", [{"use_sliding_window": True}, {"hidden_act": "gelu"}, {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}]
+)
 def test_qwen_switches_that_the_transformer_lacks_are_refused(tmp_path, changes):
     directory = save_qwen(oracle("qwen2"), tmp_path / "m", "dream", **changes)
     with pytest.raises(UnsupportedModel, match=r"config\.json"):
