@@ -7,7 +7,6 @@ Formats are those of Table 11; `none` keeps the states as they are, `nvfp4-direc
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
