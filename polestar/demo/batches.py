@@ -47,7 +47,9 @@ def mix(progress: float) -> tuple[list[str], list[float]]:
     return list(EARLY), [EARLY[f] + t * (LATE[f] - EARLY[f]) for f in EARLY]
 
 
-def mask(rng: np.random.Generator, prompt: list[int], answer: list[int], length: int, progress: float, *, semi: bool | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def mask(
+    rng: np.random.Generator, prompt: list[int], answer: list[int], length: int, progress: float, *, semi: bool | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """One sample on a canvas of `length`: inputs, targets, weights."""
     n_prompt, end = len(prompt), len(prompt) + len(answer)
     targets = np.full(length, EOS_ID, np.int64)

@@ -13,14 +13,41 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from polestar.demo.problems import Problem
+from polestar.demo.problem import Problem
 from polestar.demo.words import pick
 
 ALLOWED = (
-    ast.Module, ast.FunctionDef, ast.arguments, ast.arg, ast.Return, ast.Assign, ast.AugAssign, ast.If, ast.IfExp, ast.For, ast.Expr, ast.Name,
-    ast.Load, ast.Store, ast.Constant, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Compare, ast.Gt, ast.Lt, ast.GtE, ast.LtE, ast.Eq, ast.Call,
-    ast.List, ast.ListComp, ast.comprehension, ast.Attribute,
-)  # fmt: skip
+    ast.Module,
+    ast.FunctionDef,
+    ast.arguments,
+    ast.arg,
+    ast.Return,
+    ast.Assign,
+    ast.AugAssign,
+    ast.If,
+    ast.IfExp,
+    ast.For,
+    ast.Expr,
+    ast.Name,
+    ast.Load,
+    ast.Store,
+    ast.Constant,
+    ast.BinOp,
+    ast.Add,
+    ast.Sub,
+    ast.Mult,
+    ast.Compare,
+    ast.Gt,
+    ast.Lt,
+    ast.GtE,
+    ast.LtE,
+    ast.Eq,
+    ast.Call,
+    ast.List,
+    ast.ListComp,
+    ast.comprehension,
+    ast.Attribute,
+)
 BUILTINS = {"sum": sum, "len": len, "max": max, "min": min, "range": range}
 FUNCTIONS = ["work", "change", "solve", "compute", "apply", "answer"]
 SCALARS = ["x", "n", "value", "number"]
@@ -39,7 +66,9 @@ def compile_function(source: str) -> Callable[..., Any]:
             raise ValueError(f"{type(node).__name__} is not allowed")
         if isinstance(node, ast.Attribute) and node.attr != "append":
             raise ValueError("only .append is allowed")
-        if isinstance(node, ast.For) and not (isinstance(node.iter, ast.Name) or (isinstance(node.iter, ast.Call) and getattr(node.iter.func, "id", "") == "range")):
+        if isinstance(node, ast.For) and not (
+            isinstance(node.iter, ast.Name) or (isinstance(node.iter, ast.Call) and getattr(node.iter.func, "id", "") == "range")
+        ):
             raise ValueError("a loop over something else than a name or a range")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in BUILTINS:
             raise ValueError(f"{node.func.id}() is not allowed")
@@ -51,7 +80,7 @@ def compile_function(source: str) -> Callable[..., Any]:
             if grown:
                 raise ValueError("the loop changes its list")
     space: dict[str, Any] = {"__builtins__": BUILTINS}
-    exec(compile(tree, "<answer>", "exec"), space)  # noqa: S102 - every node was checked above
+    exec(compile(tree, "<answer>", "exec"), space)  # every node was checked above
     return space[tree.body[0].name]
 
 
@@ -113,7 +142,12 @@ def _scalar(rng: random.Random) -> tuple[str, str, str, Callable[[int], int], li
     v = rng.choice(EACH)
     a = rng.randint(1, 4)
     ask = f"that adds all the numbers from {a} to a given number"
-    body = pick(rng, f"    return sum(range({a}, {x} + 1))", f"    {y} = 0\n    for {v} in range({a}, {x} + 1):\n        {y} = {y} + {v}\n    return {y}", f"    {y} = 0\n    for {v} in range({a}, {x} + 1):\n        {y} += {v}\n    return {y}")
+    body = pick(
+        rng,
+        f"    return sum(range({a}, {x} + 1))",
+        f"    {y} = 0\n    for {v} in range({a}, {x} + 1):\n        {y} = {y} + {v}\n    return {y}",
+        f"    {y} = 0\n    for {v} in range({a}, {x} + 1):\n        {y} += {v}\n    return {y}",
+    )
     return "sum", ask, x, body, lambda n: sum(range(a, n + 1)), [5, 6, 10, 13], rng.randint(a + 2, 8)
 
 
@@ -126,11 +160,19 @@ def _listed(rng: random.Random) -> tuple[str, str, str, Callable[[list[int]], An
     a = rng.randint(3, 20)
     if form == "count":
         ask = f"that counts the numbers above {a} in a list"
-        body = pick(rng, f"    {y} = 0\n    for {v} in {x}:\n        if {v} > {a}:\n            {y} += 1\n    return {y}", f"    return len([{v} for {v} in {x} if {v} > {a}])")
+        body = pick(
+            rng,
+            f"    {y} = 0\n    for {v} in {x}:\n        if {v} > {a}:\n            {y} += 1\n    return {y}",
+            f"    return len([{v} for {v} in {x} if {v} > {a}])",
+        )
         return form, ask, x, body, lambda s: len([i for i in s if i > a]), inputs, example
     if form == "keep":
         ask = f"that keeps only the numbers below {a} of a list"
-        body = pick(rng, f"    {y} = []\n    for {v} in {x}:\n        if {v} < {a}:\n            {y}.append({v})\n    return {y}", f"    return [{v} for {v} in {x} if {v} < {a}]")
+        body = pick(
+            rng,
+            f"    {y} = []\n    for {v} in {x}:\n        if {v} < {a}:\n            {y}.append({v})\n    return {y}",
+            f"    return [{v} for {v} in {x} if {v} < {a}]",
+        )
         return form, ask, x, body, lambda s: [i for i in s if i < a], inputs, example
     if form == "map":
         op, word = rng.choice([("+", "adds {} to every number"), ("*", "multiplies every number by {}")])
@@ -140,10 +182,20 @@ def _listed(rng: random.Random) -> tuple[str, str, str, Callable[[list[int]], An
         return form, ask, x, body, lambda s: [i + a if op == "+" else i * a for i in s], inputs, example
     if form == "total":
         ask = f"that adds up a list and then adds {a}"
-        body = pick(rng, f"    {y} = {a}\n    for {v} in {x}:\n        {y} += {v}\n    return {y}", f"    return sum({x}) + {a}", f"    {y} = sum({x})\n    return {y} + {a}")
+        body = pick(
+            rng,
+            f"    {y} = {a}\n    for {v} in {x}:\n        {y} += {v}\n    return {y}",
+            f"    return sum({x}) + {a}",
+            f"    {y} = sum({x})\n    return {y} + {a}",
+        )
         return form, ask, x, body, lambda s: sum(s) + a, inputs, rng.sample(range(1, 15), 2)
     ask = f"that finds the largest number of a list and adds {a} to it"
-    body = pick(rng, f"    return max({x}) + {a}", f"    {y} = max({x})\n    return {y} + {a}", f"    {y} = 0\n    for {v} in {x}:\n        if {v} > {y}:\n            {y} = {v}\n    return {y} + {a}")
+    body = pick(
+        rng,
+        f"    return max({x}) + {a}",
+        f"    {y} = max({x})\n    return {y} + {a}",
+        f"    {y} = 0\n    for {v} in {x}:\n        if {v} > {y}:\n            {y} = {v}\n    return {y} + {a}",
+    )
     return form, ask, x, body, lambda s: max(s) + a, inputs, example
 
 
@@ -153,7 +205,15 @@ def problem(rng: random.Random) -> Problem:
     name = rng.choice(FUNCTIONS)
     given = rng.random() < 0.4
     prompt = (f"Write a Python function {name} " if given else pick(rng, "Write a Python function ", "Write a small function in Python ")) + ask + "."
-    intro = pick(rng, "", "", "Here is the function.\n", f"The function is called {name}.\n", f"Here is {name}, a function {ask}.\n", f"This function takes {argument}.\n")
+    intro = pick(
+        rng,
+        "",
+        "",
+        "Here is the function.\n",
+        f"The function is called {name}.\n",
+        f"Here is {name}, a function {ask}.\n",
+        f"This function takes {argument}.\n",
+    )
     value = reference(example)
     closing = pick(rng, f"For example, {name}({example}) is {value}.", f"{name}({example}) gives {value}.", f"To test it: {name}({example}) returns {value}.")
     if rng.random() < 0.3:

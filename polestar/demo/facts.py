@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import random
 import re
+from itertools import pairwise
 
-from polestar.demo.problems import Problem
+from polestar.demo.problem import Problem
 from polestar.demo.words import DAYS, LETTERS, MONTH_DAYS, MONTHS, join, number_word, pick
 
 
@@ -33,7 +34,12 @@ def _cycle(rng: random.Random, names: list[str], unit: str, question: str, kind:
     start = rng.randrange(len(names))
     walk = [names[(start + (i if forward else -i)) % len(names)] for i in range(n + 1)]
     side = "after" if forward else "before"
-    prompt = pick(rng, f"{question} is {n} {unit}s {side} {walk[0]}?", f"{question} comes {n} {unit}s {side} {walk[0]}?", f"Name the {unit} that is {n} {unit}s {side} {walk[0]}.")
+    prompt = pick(
+        rng,
+        f"{question} is {n} {unit}s {side} {walk[0]}?",
+        f"{question} comes {n} {unit}s {side} {walk[0]}?",
+        f"Name the {unit} that is {n} {unit}s {side} {walk[0]}.",
+    )
     style = rng.randrange(4)
     if style == 0:
         body = f"{walk[0]} comes first. " + " ".join(f"{number_word(i).capitalize()} {side} is {walk[i]}." for i in range(1, n + 1))
@@ -57,7 +63,9 @@ def _range(rng: random.Random) -> Problem:
         n = rng.randint(6, 12)
         start = rng.randrange(26 - n + 1)
         items, unit = LETTERS[start : start + n], "letters"
-    prompt = pick(rng, f"List the {unit} from {items[0]} to {items[-1]} and count them.", f"Which {unit} run from {items[0]} to {items[-1]}, and how many are there?")
+    prompt = pick(
+        rng, f"List the {unit} from {items[0]} to {items[-1]} and count them.", f"Which {unit} run from {items[0]} to {items[-1]}, and how many are there?"
+    )
     style = rng.randrange(4)
     if style == 0:
         body = f"The {unit} are {join(items)}."
@@ -85,10 +93,15 @@ def _sequence(rng: random.Random) -> Problem:
     given, more = ", ".join(map(str, shown)), ", ".join(map(str, rest))
     prompt = pick(rng, f"Continue the sequence {given} with {len(rest)} more numbers.", f"What are the next {len(rest)} numbers after {given}?")
     op, word = ("+", "up") if up else ("-", "down")
-    body = pick(rng, f"The numbers go {word} by {step}.", f"Each step is {op} {step}.", f"From {shown[0]} to {shown[1]} the step is {step}, so we count {word} by {step}.")
+    body = pick(
+        rng,
+        f"The numbers go {word} by {step}.",
+        f"Each step is {op} {step}.",
+        f"From {shown[0]} to {shown[1]} the step is {step}, so we count {word} by {step}.",
+    )
     if rng.random() < 0.85:
         chain = shown[2:] + rest
-        lines = [f"{a} {op} {step} = {b}" for a, b in zip(chain, chain[1:], strict=False)]
+        lines = [f"{a} {op} {step} = {b}" for a, b in pairwise(chain)]
         body += " " + (", ".join(lines) + "." if rng.random() < 0.5 else "Then " + ", then ".join(lines) + ".")
     return _make("sequence", prompt, body, more)
 
@@ -98,7 +111,12 @@ def _month_days(rng: random.Random) -> Problem:
     i = rng.randrange(12)
     j = (i + rng.choice([1, 1, 2, 3])) % 12
     a, b, x, y = MONTHS[i], MONTHS[j], MONTH_DAYS[i], MONTH_DAYS[j]
-    prompt = pick(rng, f"How many days do {a} and {b} have together?", f"Add the days of {a} and the days of {b} in a common year.", f"What is the number of days in {a} plus {b}?")
+    prompt = pick(
+        rng,
+        f"How many days do {a} and {b} have together?",
+        f"Add the days of {a} and the days of {b} in a common year.",
+        f"What is the number of days in {a} plus {b}?",
+    )
     body = pick(
         rng,
         f"{a} has {x} days. {b} has {y} days. Together that is {x} + {y} = {x + y}.",

@@ -10,7 +10,7 @@ import random
 import re
 from dataclasses import dataclass
 
-from polestar.demo.problems import Problem
+from polestar.demo.problem import Problem
 from polestar.demo.words import ANIMALS, FRUIT, NAMES, capital, number_word, pick
 
 KINDS = ["copy", "reverse", "sort", "insert", "remove", "replace", "shuffle"]
@@ -50,17 +50,21 @@ def apply(rng: random.Random, kind: str, items: list[str], spare: list[str]) -> 
         where = rng.choice(["start", "end", "after"])
         if where == "after":
             i = rng.randrange(len(items))
-            out = items[: i + 1] + [new] + items[i + 1 :]
+            out = [*items[: i + 1], new, *items[i + 1 :]]
             place = f"after {items[i]}"
         else:
             out, place = ([new, *items], "at the start") if where == "start" else ([*items, new], "at the end")
         return Operation(kind, pick(rng, f"insert {new} {place}", f"put {new} {place}"), pick(rng, f"With {new} {place}", f"After adding {new}"), out)
     if kind == "remove":
         gone = rng.choice(items)
-        return Operation(kind, pick(rng, f"remove {gone}", f"take out {gone}"), pick(rng, f"Without {gone}", f"After removing {gone}"), [x for x in items if x != gone])
+        return Operation(
+            kind, pick(rng, f"remove {gone}", f"take out {gone}"), pick(rng, f"Without {gone}", f"After removing {gone}"), [x for x in items if x != gone]
+        )
     if kind == "replace":
         old, new = rng.choice(items), spare[1]
-        return Operation(kind, f"replace {old} with {new}", pick(rng, f"With {new} for {old}", f"After replacing {old}"), [new if x == old else x for x in items])
+        return Operation(
+            kind, f"replace {old} with {new}", pick(rng, f"With {new} for {old}", f"After replacing {old}"), [new if x == old else x for x in items]
+        )
     if kind == "shuffle":
         out = list(items)
         while out == items:

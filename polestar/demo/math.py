@@ -10,7 +10,7 @@ import random
 import re
 from dataclasses import dataclass
 
-from polestar.demo.problems import Problem
+from polestar.demo.problem import Problem
 from polestar.demo.words import CONTAINERS, NAMES, PRICED, THINGS, capital, number_word, pick, pronoun
 
 OPS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a // b}
@@ -117,7 +117,9 @@ def _chain(rng: random.Random, n_steps: int) -> Situation:
             step = Step(value, op, n, who, "has", what)
         steps.append(step)
         value = step.result
-    question = pick(rng, f"How many {what} does {who} have now?", f"How many {what} does {pronoun(who)} have in the end?", f"How many {what} are left with {who}?")
+    question = pick(
+        rng, f"How many {what} does {who} have now?", f"How many {what} does {pronoun(who)} have in the end?", f"How many {what} are left with {who}?"
+    )
     return sentences, question, steps
 
 
@@ -155,7 +157,9 @@ def _boxes(rng: random.Random, n_steps: int) -> Situation:
     who, what = rng.choice(NAMES), rng.choice(THINGS)
     one, many = rng.choice(CONTAINERS)
     per, n = _times(rng, 90)
-    sentences = [pick(rng, f"{who} has {n} {many} with {per} {what} in each {one}.", f"There are {n} {many} of {what} and each {one} holds {per}. They belong to {who}.")]
+    sentences = [
+        pick(rng, f"{who} has {n} {many} with {per} {what} in each {one}.", f"There are {n} {many} of {what} and each {one} holds {per}. They belong to {who}.")
+    ]
     steps = [Step(n, "*", per, who, "has", what)]
     value = steps[0].result
     for _ in range(n_steps - 1):
@@ -181,7 +185,9 @@ def _share(rng: random.Random, n_steps: int) -> Situation:
         steps.append(Step(had, "+", total - had, who, "has", what))
     else:
         sentences.append(f"{who} has {total} {what}.")
-    sentences.append(pick(rng, f"{who} shares them equally among {n} friends.", f"{capital(pronoun(who))} splits them into {n} equal parts, one for each of {n} friends."))
+    sentences.append(
+        pick(rng, f"{who} shares them equally among {n} friends.", f"{capital(pronoun(who))} splits them into {n} equal parts, one for each of {n} friends.")
+    )
     steps.append(Step(total, "/", n, "each friend", "gets", what))
     if q > 4 and rng.random() < 0.4:
         m = rng.randint(2, q - 2)

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from polestar.demo.batches import BLOCK
-from polestar.demo.problems import Problem
+from polestar.demo.problem import Problem
 from polestar.demo.tokenizer import EOS_ID, MASK_ID, chat
 from polestar.models.transformer import Transformer
 

@@ -1,4 +1,4 @@
-"""Problems: a prompt, one of its many good answers, and the check that tells whether a text answers it.
+"""The families of problems, and which problems are held out of training.
 
 Contract: `generate(family, rng)` is a pure function of the state of `rng`; `Problem.check(text)` accepts every good answer, not only
 the generated one. A problem is held out of training when crc32 of its prompt is a multiple of 50 (`held_out`).
@@ -9,20 +9,19 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+
+from polestar.demo import code, facts, lists, math, story
+from polestar.demo.problem import Problem
 
 HELD_OUT_MODULUS = 50
-
-
-@dataclass(frozen=True)
-class Problem:
-    """`check(text)` returns an empty string when the text is a right answer, else the reason in a few words."""
-
-    family: str
-    kind: str
-    prompt: str
-    answer: str
-    check: Callable[[str], str] = field(repr=False, compare=False)
+FAMILIES: dict[str, Callable[[random.Random], Problem]] = {
+    "math": math.word_problem,
+    "list": lists.problem,
+    "story": story.problem,
+    "code": code.problem,
+    "facts": facts.problem,
+    "calc": math.calculations,
+}
 
 
 def held_out(prompt: str) -> bool:
@@ -52,12 +51,3 @@ def held_out_set(family: str, n: int, seed: int = 2024) -> list[Problem]:
         if len(found) == n:
             return list(found.values())
     raise AssertionError("stream is endless")
-
-
-def _families() -> dict[str, Callable[[random.Random], Problem]]:
-    from polestar.demo import code, facts, lists, math, story
-
-    return {"math": math.word_problem, "list": lists.problem, "story": story.problem, "code": code.problem, "facts": facts.problem, "calc": math.calculations}
-
-
-FAMILIES = _families()

@@ -62,6 +62,8 @@ def initialise(model: Transformer, tokenizer: Tokenizer, seed: int) -> None:
         if values:
             embed[index] *= 0.6
             embed[index, 1 : 1 + len(values)] = 1.5 * torch.tensor(values)
+    # Rows of one length: the norm then leaves the constant channel the same for every token, and offset attention stays sharp.
+    embed *= 0.5 * d**0.5 / embed.norm(dim=1, keepdim=True)
     embed[:, 0] = CONSTANT
     model.embed.weight.copy_(embed)
     head = embed.clone() * (1.5 / d**0.5)
@@ -71,8 +73,8 @@ def initialise(model: Transformer, tokenizer: Tokenizer, seed: int) -> None:
     theta = 1.0 / cfg.rope_theta ** (torch.arange(0, hd, 2) / hd)
     used = min(8, hd // 2)
     for at, layer in enumerate(model.layers):
-        layer.q_proj.weight.copy_(normal(d, d, scale=(0.3 if at == 0 else 1.0) / d**0.5))
-        layer.k_proj.weight.copy_(normal(d, d, scale=0.3 / d**0.5))
+        layer.q_proj.weight.copy_(normal(d, d, scale=(0.1 if at == 0 else 1.0) / d**0.5))
+        layer.k_proj.weight.copy_(normal(d, d, scale=(0.1 if at == 0 else 0.3) / d**0.5))
         layer.v_proj.weight.copy_(normal(d, d, scale=1 / d**0.5))
         layer.o_proj.weight.copy_(layer.v_proj.weight.T * (0.5 if at else 0.7))
         if at:

@@ -11,7 +11,7 @@ import random
 import re
 from functools import cache
 
-from polestar.demo.problems import Problem
+from polestar.demo.problem import Problem
 from polestar.demo.words import ANIMALS, DAYS, MONTHS, NAMES, capital, join, number_word, pick, possessive, pronoun
 
 COLORS = ["red", "blue", "green", "yellow", "white", "black"]
@@ -19,16 +19,66 @@ OBJECTS = ["kite", "lamp", "map", "ring", "drum", "coat", "boat", "clock"]
 PLACES = ["garden", "forest", "market", "river", "school", "station", "harbor", "tower"]
 FOODS = ["soup", "bread", "cake", "rice", "cheese"]
 MOODS = ["happy", "proud", "tired", "calm", "glad"]
-SLOTS = {"a": NAMES, "b": NAMES, "color": COLORS, "obj": OBJECTS, "place": PLACES, "place2": PLACES, "animal": ANIMALS, "food": FOODS, "mood": MOODS, "m": MONTHS, "next": MONTHS, "day": DAYS, "he": ["he", "she"], "his": ["his", "her"]}  # fmt: skip
+SLOTS = {
+    "a": NAMES,
+    "b": NAMES,
+    "color": COLORS,
+    "obj": OBJECTS,
+    "place": PLACES,
+    "place2": PLACES,
+    "animal": ANIMALS,
+    "food": FOODS,
+    "mood": MOODS,
+    "m": MONTHS,
+    "next": MONTHS,
+    "day": DAYS,
+    "he": ["he", "she"],
+    "his": ["his", "her"],
+}
 
 # Stages in order; (how many sentences, templates). {He} is {he} at the start of a sentence.
 STAGES: list[tuple[tuple[int, int], list[str]]] = [
-    ((1, 1), ["In {m}, {a} lost a {color} {obj}.", "{a} had a {color} {obj} and lost it in {m}.", "One day in {m}, {a} could not find {his} {color} {obj}.", "It was {m} when {a} lost {his} {obj}, a {color} one."]),
-    ((1, 3), ["{He} looked in the {place}, but the {obj} was not there.", "{a} asked {b} about the {color} {obj}.", "{b} had seen a {animal} near the {place}.", "{b} came to help {a}.", "The {obj} was not in the {place}.", "{He} was sad without the {color} {obj}."]),
-    ((1, 2), ["Then a {animal} came with the {obj}.", "On {day}, a {animal} ran out of the {place2} with the {obj}.", "At the {place2}, {a} and {b} saw a {animal}.", "{b} found the {obj} at the {place2}."]),
+    (
+        (1, 1),
+        [
+            "In {m}, {a} lost a {color} {obj}.",
+            "{a} had a {color} {obj} and lost it in {m}.",
+            "One day in {m}, {a} could not find {his} {color} {obj}.",
+            "It was {m} when {a} lost {his} {obj}, a {color} one.",
+        ],
+    ),
+    (
+        (1, 3),
+        [
+            "{He} looked in the {place}, but the {obj} was not there.",
+            "{a} asked {b} about the {color} {obj}.",
+            "{b} had seen a {animal} near the {place}.",
+            "{b} came to help {a}.",
+            "The {obj} was not in the {place}.",
+            "{He} was sad without the {color} {obj}.",
+        ],
+    ),
+    (
+        (1, 2),
+        [
+            "Then a {animal} came with the {obj}.",
+            "On {day}, a {animal} ran out of the {place2} with the {obj}.",
+            "At the {place2}, {a} and {b} saw a {animal}.",
+            "{b} found the {obj} at the {place2}.",
+        ],
+    ),
     ((0, 1), ["{a} gave {food} to the {animal}.", "The {animal} wanted {food}, and {a} gave it some."]),
-    ((1, 2), ["{a} thanked {b} and they went home.", "So {a} had {his} {color} {obj} back.", "In the end {a} was {mood}, and so was {b}.", "In {next}, {a} and {b} still talked about the {animal}.", "By {next} the {color} {obj} had a new place at home."]),
-]  # fmt: skip
+    (
+        (1, 2),
+        [
+            "{a} thanked {b} and they went home.",
+            "So {a} had {his} {color} {obj} back.",
+            "In the end {a} was {mood}, and so was {b}.",
+            "In {next}, {a} and {b} still talked about the {animal}.",
+            "By {next} the {color} {obj} had a new place at home.",
+        ],
+    ),
+]
 ACTIVITIES = ["read", "swim", "paint", "cook", "sing", "run", "write", "dance", "fish", "travel"]
 
 
@@ -101,9 +151,22 @@ def _story(rng: random.Random) -> Problem:
     place, place2 = rng.sample(PLACES, 2)
     month = rng.randrange(12)
     slots = {
-        "a": a, "b": b, "color": rng.choice(COLORS), "obj": rng.choice(OBJECTS), "place": place, "place2": place2, "animal": rng.choice(ANIMALS), "food": rng.choice(FOODS),
-        "mood": rng.choice(MOODS), "m": MONTHS[month], "next": MONTHS[(month + 1) % 12], "day": rng.choice(DAYS), "he": pronoun(a), "his": possessive(a), "He": capital(pronoun(a)),
-    }  # fmt: skip
+        "a": a,
+        "b": b,
+        "color": rng.choice(COLORS),
+        "obj": rng.choice(OBJECTS),
+        "place": place,
+        "place2": place2,
+        "animal": rng.choice(ANIMALS),
+        "food": rng.choice(FOODS),
+        "mood": rng.choice(MOODS),
+        "m": MONTHS[month],
+        "next": MONTHS[(month + 1) % 12],
+        "day": rng.choice(DAYS),
+        "he": pronoun(a),
+        "his": possessive(a),
+        "He": capital(pronoun(a)),
+    }
     while True:
         sentences = []
         for (low, high), templates in STAGES:
@@ -111,10 +174,15 @@ def _story(rng: random.Random) -> Problem:
         text = " ".join(sentences)
         if "{b}" in text and "{animal}" in text:
             break
-    prompt, keys = rng.choice([
-        ("Tell a story about {a} and {b}.", "ab"), ("Tell a story about {a} and {b}, who find a {obj}.", ["a", "b", "obj"]), ("Write a short story about {a} and {b} in {m}.", "abm"),
-        ("Tell how {a} lost a {obj} in {m} and how {b} helped.", ["a", "obj", "m", "b"]), ("Write a story about {a}, {b} and a {animal}.", ["a", "b", "animal"]),
-    ])  # fmt: skip
+    prompt, keys = rng.choice(
+        [
+            ("Tell a story about {a} and {b}.", "ab"),
+            ("Tell a story about {a} and {b}, who find a {obj}.", ["a", "b", "obj"]),
+            ("Write a short story about {a} and {b} in {m}.", "abm"),
+            ("Tell how {a} lost a {obj} in {m} and how {b} helped.", ["a", "obj", "m", "b"]),
+            ("Write a story about {a}, {b} and a {animal}.", ["a", "b", "animal"]),
+        ]
+    )
     fixed = {k: slots[k] for k in keys}
     return Problem("story", "story", prompt.format(**slots), text.format(**slots), lambda t: check_story(t, fixed))
 
@@ -179,7 +247,10 @@ def _schedule(rng: random.Random) -> Problem:
         person = who if i == 0 or rng.random() < 0.4 else pronoun(who)
         forms = [f"In {unit}, {person} will {act}.", f"Then {person} will {act} in {unit}."] if i else [f"In {unit}, {who} will {act}."]
         if i:
-            forms += [f"After {units[i - 1]} comes {unit}, and {person} will {act}.", f"In {unit}, when {person} is done with the plan to {acts[i - 1]}, {person} will {act}."]
+            forms += [
+                f"After {units[i - 1]} comes {unit}, and {person} will {act}.",
+                f"In {unit}, when {person} is done with the plan to {acts[i - 1]}, {person} will {act}.",
+            ]
         sentences.append(rng.choice(forms))
     sentences.append(f"So the plan of {who} has {number_word(n)} parts: {join(acts)}.")
     if rng.random() < 0.4:

@@ -50,9 +50,12 @@ def train_tokenizer(*, problems_per_family: int = 3000, seed: int = 1) -> Tokeni
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=8000, min_frequency=2, special_tokens=[AddedToken(t, special=True) for t in SPECIAL],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False,
-    )  # fmt: skip
+        vocab_size=8000,
+        min_frequency=2,
+        special_tokens=[AddedToken(t, special=True) for t in SPECIAL],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
     corpus = [p for p, n in sorted(pieces.items()) for _ in range(min(n, 200))]
     tokenizer.train_from_iterator(corpus, trainer)
     return tokenizer
@@ -63,9 +66,16 @@ def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(directory / "tokenizer.json"))
     config = {
-        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 1024, "bos_token": BOS, "eos_token": EOS, "pad_token": EOS, "mask_token": MASK,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": 1024,
+        "bos_token": BOS,
+        "eos_token": EOS,
+        "pad_token": EOS,
+        "mask_token": MASK,
         "clean_up_tokenization_spaces": False,
-        "added_tokens_decoder": {str(i): {"content": t, "special": True, "lstrip": False, "rstrip": False, "normalized": False, "single_word": False} for i, t in enumerate(SPECIAL)},
+        "added_tokens_decoder": {
+            str(i): {"content": t, "special": True, "lstrip": False, "rstrip": False, "normalized": False, "single_word": False} for i, t in enumerate(SPECIAL)
+        },
         "chat_template": CHAT_TEMPLATE,
-    }  # fmt: skip
+    }
     (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=1))

@@ -1,7 +1,7 @@
 """`python -m polestar train-demo`: from nothing to a checkpoint directory.
 
-Contract: the same command resumes where the last one stopped (state in --work, written every few minutes and at the end, never half). A run that was interrupted
-gives the weights of one that was not, on the same machine and thread count. Progress goes to stdout and to `log.jsonl` in --work.
+Contract: the same command resumes where the last one stopped (state in --work, written every few minutes and at the end, never half).
+A run that was interrupted gives the weights of one that was not, on the same machine and thread count. Progress goes to stdout and to `log.jsonl` in --work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer
 
 from polestar.demo.batches import Batch, chunk, encode, mask
 from polestar.demo.export import export, model_config
@@ -92,7 +91,13 @@ class Trainer:
 
     def save(self) -> None:
         """State into --work, complete or not at all."""
-        state = {"model": self.model.state_dict(), "average": self.average, "optimiser": self.optimiser.state_dict(), "cursor": vars(self.cursor), "shape": self.shape()}
+        state = {
+            "model": self.model.state_dict(),
+            "average": self.average,
+            "optimiser": self.optimiser.state_dict(),
+            "cursor": vars(self.cursor),
+            "shape": self.shape(),
+        }
         partial = self.work / "state.pt.partial"
         torch.save(state, partial)
         os.replace(partial, self.work / "state.pt")
@@ -175,7 +180,14 @@ class Trainer:
         while self.cursor.tokens < args.tokens:
             if self.cursor.batch == 0:
                 self.cursor.progress = self.progress
-            batches = chunk(self.tokenizer, seed=args.seed, number=self.cursor.chunk, progress=self.cursor.progress, batch_tokens=args.batch_tokens, problems=args.chunk_problems)
+            batches = chunk(
+                self.tokenizer,
+                seed=args.seed,
+                number=self.cursor.chunk,
+                progress=self.cursor.progress,
+                batch_tokens=args.batch_tokens,
+                problems=args.chunk_problems,
+            )
             for batch in batches[self.cursor.batch :]:
                 losses.append(self.update(batch))
                 if not math.isfinite(losses[-1]):
@@ -188,7 +200,11 @@ class Trainer:
                     print(f"{self.progress:6.1%}  step {self.cursor.step}  loss {np.mean(losses):.3f}  {speed:,.0f} tokens/s  {left:.0f} min left", flush=True)
                     self.note({"loss": round(float(np.mean(losses)), 4), "tokens_per_s": round(speed)})
                     losses, shown = [], now
-                stop = (args.stop_after and now - began > 60 * args.stop_after) or (args.stop_step and self.cursor.step >= args.stop_step) or self.cursor.tokens >= args.tokens
+                stop = (
+                    (args.stop_after and now - began > 60 * args.stop_after)
+                    or (args.stop_step and self.cursor.step >= args.stop_step)
+                    or self.cursor.tokens >= args.tokens
+                )
                 if stop or now - saved > 60 * args.save_minutes:
                     if self.cursor.batch == len(batches):
                         self.cursor.chunk, self.cursor.batch = self.cursor.chunk + 1, 0
@@ -210,7 +226,7 @@ def parser() -> argparse.ArgumentParser:
     """Options; the defaults are the recipe of the bundled model."""
     gpu = torch.cuda.is_available()
     p = argparse.ArgumentParser(prog="python -m polestar train-demo", description="Train the bundled model from nothing; the same command resumes.")
-    p.add_argument("--out", default=str(Path(__file__).resolve().parents[2] / "assets" / "demo"), help="checkpoint directory written when the training is complete")
+    p.add_argument("--out", default=str(Path(__file__).resolve().parents[2] / "assets" / "demo"), help="checkpoint directory, written at the end")
     p.add_argument("--work", default="~/.cache/polestar/train-demo", help="state, log and latest checkpoint of the run")
     p.add_argument("--tokens", type=float, default=30e6, help="tokens of the whole training (default 30e6)")
     p.add_argument("--batch-tokens", type=int, default=16384 if gpu else 2048, help="tokens of a batch")
@@ -243,7 +259,8 @@ def main(argv: list[str] | None = None) -> int:
     trainer = Trainer(args)
     resumed = trainer.load()
     parameters = sum(p.numel() for p in trainer.model.parameters())
-    print(f"{'resumed at' if resumed else 'start at'} step {trainer.cursor.step}, {parameters / 1e6:.2f} M parameters, {trainer.tokenizer.get_vocab_size()} tokens, {args.device}", flush=True)
+    state = "resumed" if resumed else "start"
+    print(f"{state} at step {trainer.cursor.step}, {parameters / 1e6:.2f} M parameters, {trainer.cfg.vocab_size} rows, {args.device}", flush=True)
     trainer.run()
     if trainer.cursor.tokens >= args.tokens:
         if args.eval_minutes:
