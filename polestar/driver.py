@@ -210,8 +210,10 @@ class Decoder:
         commits: list[Commit] = []
         if len(view):
             selection = self.commit.select(run, view, result)
-            if not bool(selection.chosen.any()):
-                best = int(view.confidence.argmax())
+            # [MASK] can be the argmax where it is not excluded; putting it on the canvas would be no commit.
+            selection.chosen &= view.token != run.canvas.mask_id
+            if not selection.waits and not bool(selection.chosen.any()):
+                best = view.best_but(run.canvas.mask_id)
                 selection.chosen[best], selection.reasons[best] = True, "forced"
             for i in selection.chosen.nonzero()[:, 0].tolist():
                 commits.append(
@@ -235,7 +237,7 @@ class Decoder:
         if not bool(masked.any()):
             return []
         view = self._view(positions[masked], run.model.logits(hidden[masked]))
-        chosen = self.commit.select_outside(run, view).nonzero()[:, 0].tolist()
+        chosen = (self.commit.select_outside(run, view) & (view.token != run.canvas.mask_id)).nonzero()[:, 0].tolist()
         return [Commit(int(view.positions[i]), int(view.token[i]), float(view.confidence[i]), "suffix") for i in chosen]
 
     def _apply(self, commits: list[Commit]) -> None:
@@ -245,12 +247,11 @@ class Decoder:
     def _finish(self, step: Step, view: LogitsView, result: PassResult, changes: list[ParamChange], commits: list[Commit]) -> None:
         run, started = self.run, perf_counter()
         step.phases, step.changes, step.commits = dict(run.clock.close()), changes, commits
+        self.cache.log(run, step)
         if run.level != "off":
             size, at = step.block_end - step.block_start, (view.positions - step.block_start).numpy()
             step.conf, step.argmax = np.full(size, np.nan, dtype=np.float32), np.full(size, -1, dtype=np.int32)
             step.conf[at], step.argmax[at] = view.confidence.numpy(), view.token.numpy()
-            self.scheduler.log(run, step)
-            self.cache.log(run, step)
             if self.inspector is not None:
                 self.inspector.log(step, view, result)
             step.phases["log"] = perf_counter() - started
@@ -335,6 +336,7 @@ def decode(
         trace.append(step)
         if on_step is not None:
             on_step(step)
+    trace.status = "done"
     return trace
 
 

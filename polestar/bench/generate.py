@@ -60,7 +60,8 @@ def _generate(args: argparse.Namespace) -> int:
     if args.json != "-":
         print(result["text"] if result["text"].strip() else "(the answer is blank: every position is [EOS] or white space)")
         if not args.quiet:
-            print(f"\n{args.method}: NFE {result['nfe']}, TPF {result['tpf']:.2f}, TPS {result['tps']:.1f}, {result['seconds']:.2f} s")
+            tps = "n/a" if result["tps"] is None else f"{result['tps']:.1f}"
+            print(f"\n{args.method}: NFE {result['nfe']}, TPF {result['tpf']:.2f}, TPS {tps}, {result['seconds']:.2f} s")
     return 0
 
 

@@ -184,7 +184,9 @@ class PolestarCache(CachePolicy):
     def log(self, run: Run, step: Step) -> None:
         if self.counts is not None and not run.entering:
             step.count_last, step.count_since = self.counts
-        if self.window is None:
+        if self.refresh is not None:
+            step.packet_rows = self.refresh.packet_rows.copy()
+        if self.window is None or run.level == "off":
             return
         clusters = Clusters()
         if run.entering:
@@ -194,7 +196,6 @@ class PolestarCache(CachePolicy):
         elif self.refresh is not None:
             clusters.scores = self.refresh.scores.numpy().copy()
             clusters.selected = self.refresh.selected.numpy().copy()
-            step.packet_rows = self.refresh.packet_rows.copy()
         else:
             return
         if run.level == "full":
