@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from polestar.cache.d2 import D2_PARAMS, D2Cache
+from polestar.cache.dream import DreamDualCache, DreamPrefixCache
 from polestar.cache.dynamic import DYNAMIC_PARAMS, DynamicCache
 from polestar.cache.elastic import ELASTIC_PARAMS, ElasticCache
 from polestar.cache.entropy import ENTROPY_PARAMS, EntropyCache
@@ -18,11 +19,12 @@ from polestar.cache.polestar import PolestarCache
 from polestar.cache.policy import CachePolicy, DualCache, PrefixCache
 from polestar.commit.adaptive import APD_PARAMS, AdaptiveThreshold
 from polestar.commit.dawn import DAWN_PARAMS, Dawn
+from polestar.commit.dream import DREAM_PARAMS, FIRST_PARAMS, DreamSchedule, FirstThenThreshold
 from polestar.commit.klass import KLASS_PARAMS, Klass
 from polestar.commit.polestar import PolestarCommit
 from polestar.commit.policy import FACTOR_PARAMS, SCHEDULE_PARAMS, CommitPolicy, Schedule, Threshold, ThresholdOrFactor
 from polestar.config import PARAMS, SHARED, Param
-from polestar.scheduler import BlockScheduler
+from polestar.scheduler import BlockScheduler, WholeCanvas
 from polestar.schedulers.adablock import ADABLOCK_PARAMS, AdaBlock, ChosenCache
 from polestar.schedulers.sliding import SlidingWindow
 
@@ -72,6 +74,21 @@ _ROWS = (
         name="fast-dllm-dual", title="Fast-dLLM dual", cache=DualCache, commit=ThresholdOrFactor, shared=("tau_s",),
         params=(*FACTOR_PARAMS, EXTRA_PASS), presets={"paper": {}, "release": {"extra_pass": True, "exclude_mask": False}},
         help="Parallel decoding with prefix and suffix cached at block entry; only the block is recomputed.",
+    ),
+    Method(
+        name="vanilla-dream", title="Vanilla (Dream)", scheduler=WholeCanvas, commit=DreamSchedule, shared=("tau_s",), params=DREAM_PARAMS,
+        presets={"paper": {}, "release": {"waits": True, "exclude_mask": False}},
+        help="Dream's own decoding: a scheduled number of tokens per pass anywhere in the canvas, every row recomputed, no blocks, no cache.",
+    ),
+    Method(
+        name="fast-dllm-prefix-dream", title="Fast-dLLM prefix (Dream code)", cache=DreamPrefixCache, commit=FirstThenThreshold,
+        shared=("tau_s",), params=FIRST_PARAMS, presets={"paper": {}, "release": {"waits": True, "exclude_mask": False}},
+        help="Fast-dLLM's prefix cache as its Dream code has it: a block's entry commits its first position alone, whatever the confidence.",
+    ),
+    Method(
+        name="fast-dllm-dual-dream", title="Fast-dLLM dual (Dream code)", cache=DreamDualCache, commit=FirstThenThreshold,
+        shared=("tau_s",), params=FIRST_PARAMS, presets={"paper": {}, "release": {"waits": True, "exclude_mask": False}},
+        help="Fast-dLLM's dual cache as its Dream code has it: a block's entry commits its first position alone, whatever the confidence.",
     ),
     Method(
         name="polestar", title="Polestar", cache=PolestarCache, commit=PolestarCommit, shared=POLESTAR,

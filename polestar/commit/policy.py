@@ -1,7 +1,8 @@
 """Commit policies: which masked positions of the block become tokens in this pass.
 
 Contract: a policy reads a `LogitsView` of the block's masked positions (on the host) and its own small state, and answers a `Selection`. At
-least one token per pass is the driver's business: when nothing is chosen it commits the most confident position as `forced`.
+least one token per pass is the driver's business: when nothing is chosen it commits the most confident position as `forced`, unless the
+selection `waits` (a published schedule that spends a pass on nothing).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Selection:
     delta_block: np.ndarray | None = None
     gate_block: np.ndarray | None = None
     extra: dict = field(default_factory=dict)
+    waits: bool = False
 
 
 class CommitPolicy:

@@ -185,7 +185,7 @@ def _dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
         short = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "half": "float16"}.get(dtype, dtype)
         found = getattr(torch, short, None)
         if not isinstance(found, torch.dtype):
-            raise ValueError(f"dtype {dtype!r} is unknown; use bfloat16, float16 or float32")  # noqa: TRY004 (a value of a config)
+            raise ValueError(f"dtype {dtype!r} is unknown; use bfloat16, float16 or float32")
         dtype = found
     if dtype is not None and not dtype.is_floating_point:
         raise ValueError(f"dtype {plain(dtype)} is no floating point type; use bfloat16, float16 or float32")

@@ -20,7 +20,7 @@ def library(quantize: str) -> ModuleType:
     """bitsandbytes, or ValueError saying how to get it."""
     try:
         import bitsandbytes
-    except Exception as error:  # noqa: BLE001 (its import fails in many ways on machines without a matching driver)
+    except Exception as error:
         raise ValueError(
             f"{quantize[0]}-bit weights need bitsandbytes, which cannot be imported here ({error}); install polestar[quantize] or leave --quantize out"
         ) from None
