@@ -174,6 +174,19 @@ class LogitsView:
         new.logits = self.logits[keep.to(self.logits.device)]
         return new
 
+    def best_but(self, excluded: int) -> int:
+        """Index of the most confident position whose token is not `excluded`; where all are, the best one takes its next best token."""
+        other = self.token != excluded
+        if bool(other.any()):
+            return int(self.confidence.masked_fill(~other, -1.0).argmax())
+        scores = self.logits.clone()
+        scores[:, excluded] = float("-inf")
+        top, token = scores.max(-1)
+        confidence = (top - torch.logsumexp(self.logits, -1)).exp().cpu()
+        best = int(confidence.argmax())
+        self.token[best], self.confidence[best] = int(token[best]), float(confidence[best])
+        return best
+
     def probabilities(self) -> Float[Tensor, "m V"]:
         """Full softmax of the plain logits: only for the rules that need more than the top candidate."""
         return torch.softmax(self.logits, -1)

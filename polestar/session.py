@@ -14,7 +14,7 @@ from typing import Any
 from polestar.config import DecodeConfig
 from polestar.driver import Decoder, decoder_for
 from polestar.trace.step import Step
-from polestar.trace.trace import Trace
+from polestar.trace.trace import STATUSES, Trace
 
 Pause = Callable[[Step, Trace], str | None]
 STATES = ("ready", "running", "paused", "done", "stopped", "error")
@@ -118,6 +118,8 @@ class Session:
     def _become(self, status: str) -> None:
         with self._lock:
             self._status = status
+            if status in STATUSES:
+                self.trace.status, self.trace.error = status, self.error
             self._lock.notify_all()
 
     # -- from any thread
