@@ -149,7 +149,7 @@ def filtered(logits: Float[Tensor, "m V"], config, mask_id: int) -> Float[Tensor
     if config.temperature > 0:
         z /= config.temperature
     if config.top_p < 1:
-        order = z.argsort(-1, descending=True, stable=True)
+        order = z.argsort(dim=-1, descending=True, stable=True)
         mass = torch.softmax(z, -1).gather(-1, order).cumsum(-1)
         drop = torch.zeros_like(z, dtype=torch.bool)
         drop.scatter_(-1, order[:, 1:], mass[:, :-1] > config.top_p)
