@@ -82,7 +82,7 @@ def compile_launches(launches: Iterable[Launch], arch: int) -> list[Compiled]:
 
 def _resources(cubin: bytes) -> tuple[int, int]:
     """(registers a thread, bytes of stack and local memory a thread) of the one kernel in a cubin."""
-    tool = triton.knobs.nvidia.cuobjdump.path
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)

@@ -7,6 +7,10 @@
 Needs neither a GPU, triton nor gradio.
 """
 
+from polestar import kernelpath
+
+kernelpath.ensure()
+
 __version__ = "0.1.0"
 
 _LAZY = {
