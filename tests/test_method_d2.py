@@ -1,6 +1,7 @@
 """d2Cache: rollout, certainty density and the four rules that choose rows."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -62,7 +63,7 @@ def test_the_log_names_every_row_and_only_fed_masks_are_decoded(request, family)
     shift = int(loaded.config.shift)
     steps = steps_of(loaded, "d2cache", masks=10, inflate_w=2)
     assert "chosen" not in steps[0].extra and steps[0].rows == len(PROMPT) + 44
-    for before, step in zip(steps, steps[1:], strict=False):
+    for before, step in pairwise(steps):
         chosen = step.extra["chosen"]
         rows = [int(p) for part in chosen.values() for p in part]
         assert len(rows) == len(set(rows)) == step.rows

@@ -1,5 +1,7 @@
 """Elastic-Cache and its sliding window, against a plain recomputation that keeps every layer's input."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -71,7 +73,7 @@ def test_a_reset_computes_all_rows_from_the_kept_inputs(request, family, reset):
 
 def test_a_partial_pass_feeds_tracked_decoded_and_window(llada):
     steps = steps_of(llada, "elastic-cache", gamma=-1, gen_length=96, block_length=8)
-    for before, step in zip(steps, steps[1:], strict=False):
+    for before, step in pairwise(steps):
         decoded, tracked = {c.position for c in before.commits}, set(step.extra["tracked"].tolist())
         masks = {step.block_start + i for i, token in enumerate(step.argmax) if token >= 0}
         assert step.rows == len(decoded | tracked | masks) and not tracked & (decoded | masks)

@@ -1,6 +1,7 @@
 """EntropyCache: when a pass is full, what a partial pass feeds, and what the log says of it."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ def test_a_pass_is_full_exactly_after_an_entropy_above_the_threshold(request, fa
     tau = 1.6
     steps = steps_of(request.getfixturevalue(family), "entropycache", tau_e=tau, tau_s=0.3)
     assert {s.rows == len(PROMPT) + 44 for s in steps[1:]} == {True, False}
-    for before, step in zip(steps, steps[1:], strict=False):
+    for before, step in pairwise(steps):
         full = before.extra["entropy"] > tau
         assert (step.rows == len(PROMPT) + 44) == full
         assert step.refresh == (full and not step.kind.startswith("entry"))
