@@ -20,7 +20,7 @@ from .tables import Tables
 
 QUICK = {"queue": False, "show_progress": "hidden", "trigger_mode": "multiple", "api_visibility": "private"}
 STREAM = {"show_progress": "hidden", "trigger_mode": "multiple", "concurrency_limit": None, "api_visibility": "private"}
-LIVE = {"queue": False, "show_progress": "hidden", "trigger_mode": "always_last", "api_visibility": "private"}
+LIVE = {**STREAM, "trigger_mode": "always_last"}  # through the queue, which is what carries gr.Info to the page
 FLIP = "() => { const c = document.body.classList; const dark = c.toggle('dark'); c.toggle('light', !dark); }"
 
 

@@ -117,7 +117,7 @@ class Tab:
         self.page.on("console", lambda m: self.errors.append(m.text) if m.type in ("error", "warning") else None)
         self.page.on("pageerror", lambda e: self.errors.append(str(e)))
         self.page.goto(url)
-        self.page.wait_for_function("document.documentElement.dataset.polestar === 'ready'", timeout=60000)
+        self.wait("() => document.documentElement.dataset.polestar === 'ready'")
 
     def js(self, expression: str, *args):
         return self.page.evaluate(expression, *args)
@@ -129,6 +129,10 @@ class Tab:
     def passes(self, lane: str = "A") -> int:
         """Steps of a lane that have arrived."""
         return self.js(COUNT, lane)
+
+    def wait(self, expression: str, arg=None, timeout: float = 60) -> None:
+        """Wait until a javascript function of `arg` is true; asked ten times a second, whatever the page draws."""
+        self.page.wait_for_function(expression, arg=arg, timeout=timeout * 1000, polling=100)
 
     def click(self, name: str) -> None:
         """Press a button; the page may be too busy drawing for a pointer that waits for it to stand still."""
@@ -147,12 +151,12 @@ class Tab:
         box.press("Enter")
         box.blur()
 
-    def wait_state(self, *states: str, timeout: float = 30) -> str:
-        self.page.wait_for_function("s => s.includes(document.documentElement.dataset.run)", arg=list(states), timeout=timeout * 1000)
+    def wait_state(self, *states: str, timeout: float = 60) -> str:
+        self.wait("s => s.includes(document.documentElement.dataset.run)", list(states), timeout)
         return self.state
 
-    def wait_passes(self, count: int, lane: str = "A", timeout: float = 30) -> None:
-        self.page.wait_for_function(f"([lane, n]) => ({COUNT})(lane) >= n", arg=[lane, count], timeout=timeout * 1000)
+    def wait_passes(self, count: int, lane: str = "A", timeout: float = 60) -> None:
+        self.wait(f"([lane, n]) => ({COUNT})(lane) >= n", [lane, count], timeout)
 
     def text(self) -> str:
         """What is written in the panels, the shadow tree included."""
