@@ -7,6 +7,7 @@ when bitsandbytes is absent or cannot run on the device.
 
 from __future__ import annotations
 
+import logging
 from types import ModuleType
 
 import torch
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 
 from polestar.models.transformer import Transformer
 from polestar.models.weights import Put, put_plain
+
+BLOCK = 64  # weights that share a scale in NF4
 
 
 def library(quantize: str) -> ModuleType:
@@ -24,6 +27,7 @@ def library(quantize: str) -> ModuleType:
         raise ValueError(
             f"{quantize[0]}-bit weights need bitsandbytes, which cannot be imported here ({error}); install polestar[quantize] or leave --quantize out"
         ) from None
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of every cast of every pass
     return bitsandbytes
 
 
@@ -51,6 +55,8 @@ def _replace(bnb: ModuleType, old: nn.Linear, weight: Tensor, quantize: str, dev
     """The quantised stand-in of a linear layer; its bias is carried over whether it has arrived or not."""
     out, into = weight.shape
     if quantize == "4bit":
+        if device.type == "cpu" and into % BLOCK:
+            raise ValueError(f"4-bit weights on the CPU need rows of a multiple of {BLOCK}, and this model has rows of {into}; use 8bit or leave it out")
         new = bnb.nn.Linear4bit(into, out, bias=old.bias is not None, compute_dtype=dtype, quant_type="nf4", device="meta")
         new.weight = bnb.nn.Params4bit(weight.to(dtype), requires_grad=False, quant_type="nf4", compress_statistics=True).to(device)
     else:
