@@ -39,7 +39,7 @@ class Param:
         """`value` (a number, or text from the command line) as this parameter's kind. Raises ValueError in one sentence."""
         try:
             parsed = self._convert(value)
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, OverflowError, LookupError):
             raise ValueError(f"{self.name} takes {self._wanted()}, not {value!r}; give one of those") from None
         outside = self.kind in (int, float) and (
             (isinstance(parsed, float) and math.isnan(parsed))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from time import perf_counter
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from polestar.analysis.observe import Observer
 from polestar.canvas import Canvas
 from polestar.clock import PhaseClock
 from polestar.config import DecodeConfig
@@ -63,8 +64,16 @@ class Run:
         return len(self.canvas)
 
 
+@dataclass(slots=True)
+class Planned:
+    """What was done by hand before a pass of a recording, to be done again: parameter changes that took effect and edits of the canvas."""
+
+    changes: list[ParamChange] = field(default_factory=list)
+    edits: list[tuple[int, int]] = field(default_factory=list)
+
+
 class Decoder:
-    """One decode, a pass at a time."""
+    """One decode, a pass at a time. `planned` maps a pass number to what is done by hand before it."""
 
     def __init__(
         self,
@@ -77,9 +86,15 @@ class Decoder:
         revision: str | None = None,
         prompt_text: str | None = None,
         token_text: Callable[[int], str] | None = None,
+        observe: bool = False,
     ):
-        """Raises ValueError, before any work, when prompt, length or level do not fit the model."""
+        """`observe`: a shadow full pass beside every pass (`polestar.analysis.observe`), at level full only.
+
+        Raises ValueError, before any work, when prompt, length or level do not fit the model.
+        """
         check_request(model, prompt_ids, config, level)
+        if observe and level != "full":
+            raise ValueError(f"observe mode needs the level full, not {level}; set the level to full or turn observe mode off")
         cfg = model.cfg
         row = method_named(config.method)
         self.scheduler, self.cache, self.commit = row.scheduler(), row.cache(), row.commit()
@@ -98,9 +113,13 @@ class Decoder:
         self.inspector = Inspector(self.run) if level == "full" else None
         if self.inspector is not None:
             self.run.project = self.inspector.project
+        self.observer = Observer(self.run) if observe else None
         self.lock = threading.Lock()
         self.pending: dict[str, Any] = {}
         self.at_block: dict[str, Any] = {}
+        self.edits: dict[int, int] = {}
+        self.planned: dict[int, Planned] = {}
+        self.fresh = True  # nothing is cached: the next pass is an entry and feeds every row
         self.elapsed = 0.0
         self.needs_block = True
         prompt = len(prompt_ids)
@@ -110,7 +129,7 @@ class Decoder:
             blocks=tuple((s, min(s + config.block_length, len(canvas))) for s in range(prompt, len(canvas), config.block_length)),
             n_layers=cfg.n_layers, n_heads=cfg.n_heads, mask_id=cfg.mask_id, eos_ids=cfg.eos_ids, shift=int(cfg.shift), seed=config.seed,
             level=level, device=str(model.device.type), dtype=str(model.dtype).removeprefix("torch."), versions=versions(),
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            created=datetime.now(UTC).isoformat(timespec="seconds"), extra={"observe": self.observer.about()} if self.observer else {},
         )
 
     # -- live changes
@@ -134,9 +153,68 @@ class Decoder:
             changes.clear()
         if not wanted:
             return []
+        return self._change(wanted)
+
+    def _change(self, wanted: dict[str, Any]) -> list[ParamChange]:
         before = self.run.config
         self.run.config = before.replace(**wanted)
+        if self.run.config.seed != before.seed:  # only a fork may: the draws from here on are those of the new seed
+            self.run.cluster_rng.manual_seed(self.run.config.seed)
+            self.run.sample_rng.manual_seed(self.run.config.seed)
         return [ParamChange(n, before[n], self.run.config[n]) for n in before if before[n] != self.run.config[n]]
+
+    # -- the canvas by hand
+
+    def edit(self, edits: Mapping[int, int | None]) -> None:
+        """Put tokens on the canvas before the next pass; None puts [MASK] back, and the position is decoded again.
+
+        The next pass is then the entry of the first block that holds a [MASK] and feeds every row: nothing cached outlives an edit.
+        Raises ValueError in one sentence.
+        """
+        run, checked = self.run, {}
+        for position, token in edits.items():
+            token = run.canvas.mask_id if token is None else token
+            if isinstance(position, bool) or not isinstance(position, int) or not run.prompt_length <= position < run.length:
+                raise ValueError(f"position {position!r} cannot be edited; the generation holds positions {run.prompt_length} to {run.length - 1}")
+            if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < run.model.cfg.vocab_size:
+                raise ValueError(f"token {token!r} at position {position} is no id of the vocabulary; give one from 0 to {run.model.cfg.vocab_size - 1}")
+            checked[position] = token
+        with self.lock:
+            self.edits.update(checked)
+
+    def start_from(self, tokens: Sequence[int], passes: int, elapsed: float) -> None:
+        """Begin on a canvas that another decode left after `passes` passes and `elapsed` seconds. Before the first pass only."""
+        run = self.run
+        if not self.fresh or len(tokens) != run.length:
+            raise ValueError(f"a canvas of {len(tokens)} positions cannot start this decode of {run.length}; start a new decode of that length")
+        every = torch.arange(run.prompt_length, run.length)
+        run.canvas.put(every, torch.as_tensor(list(tokens), dtype=torch.int64)[every])
+        run.index, self.elapsed = passes, elapsed
+
+    def _take_edits(self) -> list[tuple[int, int]]:
+        canvas = self.run.canvas
+        with self.lock:
+            wanted, self.edits = self.edits, {}
+        edits = [(p, t) for p, t in sorted(wanted.items()) if int(canvas.host[p]) != t]
+        if not edits:
+            return []
+        positions = torch.tensor([p for p, _ in edits])
+        before = canvas.host[positions].clone()
+        canvas.put(positions, torch.tensor([t for _, t in edits]))
+        if not canvas.masked(0, len(canvas)).numel():  # no pass would follow, hence none could record them
+            canvas.put(positions, before)
+            return []
+        self._begin_again()
+        return edits
+
+    def _begin_again(self) -> None:
+        """The canvas is not what the policies left: they start as in a new decode, and the scheduler looks from the prompt on."""
+        run, row = self.run, method_named(self.run.config.method)
+        self.scheduler, self.cache, self.commit = row.scheduler(), row.cache(), row.commit()
+        run.kv.filled, run.entering = False, False
+        self.fresh = self.needs_block = True
+        if self.inspector is not None:
+            self.inspector.before = None
 
     # -- passes
 
@@ -144,16 +222,24 @@ class Decoder:
     def step(self) -> Step | None:
         """Run one forward pass. None when nothing is masked any more."""
         run, started = self.run, perf_counter()
+        planned = self.planned.pop(run.index, None)
         changes = self._take_changes(self.pending)
+        if planned is not None:
+            self._change({c.name: c.new for c in planned.changes})
+            changes += planned.changes
+            self.edits.update(planned.edits)
+        edits = self._take_edits()
         if self.needs_block:
             changes += self._take_changes(self.at_block)
             block = self.scheduler.next(run)
             if block is None:
                 return None
             run.block, run.block_start, run.block_end = block
-            run.entering, self.needs_block = run.index == 0 or not self.scheduler.slides, False
+            run.entering, self.needs_block, self.fresh = self.fresh or not self.scheduler.slides, False, False
             if run.entering:
                 self.commit.enter(run)
+        if self.observer is not None:
+            started += self.observer.look(bool(edits))
         run.clock.start()
         masked = run.canvas.masked(run.block_start, run.block_end)
         result = self._forward(masked)
@@ -165,7 +251,7 @@ class Decoder:
             torch.cuda.synchronize()
         step.seconds = perf_counter() - started
         self.elapsed += step.seconds
-        step.elapsed = self.elapsed
+        step.elapsed, step.edits = self.elapsed, edits
         self._finish(step, view, result, changes, commits)
         return step
 
@@ -178,9 +264,16 @@ class Decoder:
         wish = self.commit.attention_wanted(run)
         if wish is not None:
             self.plan = replace(self.plan, attention_for=wish[0], attention_layers=wish[1])
-        result = run.model.run(self.plan, run.canvas.tokens, run.kv, run.clock)
-        run.kv.filled = run.kv.filled or self.plan.rows == (0, run.length)
-        self.cache.observe(run, result)
+        try:
+            result = run.model.run(self.plan, run.canvas.tokens, run.kv, run.clock)
+            run.kv.filled = run.kv.filled or self.plan.rows == (0, run.length)
+            self.cache.observe(run, result)
+        except ValueError as problem:
+            # A store of hidden states refuses values that are not finite; say where they came from instead.
+            where = self._not_finite()
+            if where is None:
+                raise
+            raise DecodeError(self._blame(where)) from problem
         return result
 
     def _view(self, positions: torch.Tensor, logits: torch.Tensor) -> LogitsView:
@@ -191,7 +284,7 @@ class Decoder:
         )
         view.token, view.confidence = view.token.cpu(), view.confidence.cpu()
         if not bool(torch.isfinite(view.confidence).all()):
-            raise DecodeError(self._blame())
+            raise DecodeError(self._blame(self._not_finite() or "the head"))
         return view
 
     def _pick(self, masked: torch.Tensor, result: PassResult) -> tuple[LogitsView, list[Commit], Step]:
@@ -252,36 +345,40 @@ class Decoder:
             size, at = step.block_end - step.block_start, (view.positions - step.block_start).numpy()
             step.conf, step.argmax = np.full(size, np.nan, dtype=np.float32), np.full(size, -1, dtype=np.int32)
             step.conf[at], step.argmax[at] = view.confidence.numpy(), view.token.numpy()
+            self.scheduler.log(run, step)
             if self.inspector is not None:
                 self.inspector.log(step, view, result)
             step.phases["log"] = perf_counter() - started
+            if self.observer is not None:
+                step.phases["observe"] = self.observer.log(step)
         extra = run.entering and run.config.get("extra_pass", False)
         run.entering = False
         run.index += 1
-        self.needs_block = self.scheduler.slides or not extra and run.canvas.masked(run.block_start, run.block_end).numel() == 0
+        self.needs_block = self.scheduler.slides or (not extra and run.canvas.masked(run.block_start, run.block_end).numel() == 0)
 
-    def _blame(self) -> str:
-        """Which layer made a value that is not finite: the pass is run again, layer by layer. Only on the way out."""
-        run, where = self.run, "the head"
+    def _not_finite(self) -> str | None:
+        """Which part makes a value that is not finite: the pass is run again, layer by layer. Only on the way out."""
+        run = self.run
         rows = run.model.rows(self.plan.rows, run.kv.length)
         x = run.model.embed(run.canvas.tokens[rows.index])
         if not bool(torch.isfinite(x).all()):
-            where = "the embedding"
-        else:
-            for layer in range(run.model.cfg.n_layers):
-                x = run.model.run_layer(layer, x, rows, run.kv, clock=PhaseClock(enabled=False))
-                if not bool(torch.isfinite(x).all()):
-                    where = f"layer {layer}"
-                    break
+            return "the embedding"
+        for layer in range(run.model.cfg.n_layers):
+            x = run.model.run_layer(layer, x, rows, run.kv, clock=PhaseClock(enabled=False))
+            if not bool(torch.isfinite(x).all()):
+                return f"layer {layer}"
+        return None if bool(torch.isfinite(run.model.logits(x)).all()) else "the head"
+
+    def _blame(self, where: str) -> str:
         return (
-            f"pass {run.index} gave logits that are not finite, first in {where} ({str(run.model.dtype).removeprefix('torch.')}); "
+            f"pass {self.run.index} gave logits that are not finite, first in {where} ({str(self.run.model.dtype).removeprefix('torch.')}); "
             "use float32 or bfloat16, or check the checkpoint"
         )
 
     def release(self) -> None:
         """Drop keys, values and windows: the decode cannot go on, its log stays."""
         self.run.kv = self.run.extra = None
-        self.cache = self.commit = self.inspector = self.plan = None
+        self.cache = self.commit = self.inspector = self.observer = self.plan = None
 
     def warm_up(self) -> None:
         """One untimed full pass on a spare store, so that the first timed pass does not pay for first-use costs."""
@@ -325,10 +422,10 @@ def versions() -> dict[str, str]:
 
 def decode(
     model: Any, prompt_ids: Sequence[int], config: DecodeConfig | None = None, *, level: str = "steps", warm_up: bool = False,
-    on_step: Callable[[Step], None] | None = None,
+    on_step: Callable[[Step], None] | None = None, observe: bool = False,
 ) -> Trace:
     """Run a whole decode. `model`: a `Transformer` or a loaded checkpoint. Returns its `Trace`; `on_step` sees each pass as it ends."""
-    decoder = decoder_for(model, prompt_ids, config or DecodeConfig.make(), level=level)
+    decoder = decoder_for(model, prompt_ids, config or DecodeConfig.make(), level=level, observe=observe)
     if warm_up:
         decoder.warm_up()
     trace = Trace(decoder.header)
@@ -340,11 +437,13 @@ def decode(
     return trace
 
 
-def decoder_for(model: Any, prompt_ids: Sequence[int], config: DecodeConfig, *, level: str = "steps", prompt_text: str | None = None) -> Decoder:
+def decoder_for(
+    model: Any, prompt_ids: Sequence[int], config: DecodeConfig, *, level: str = "steps", prompt_text: str | None = None, observe: bool = False
+) -> Decoder:
     """A `Decoder` on a bare `Transformer` or on a loaded checkpoint (whose name and revision go into the header)."""
     if isinstance(model, Transformer):
-        return Decoder(model, prompt_ids, config, level=level, prompt_text=prompt_text)
+        return Decoder(model, prompt_ids, config, level=level, prompt_text=prompt_text, observe=observe)
     return Decoder(
         model.model, prompt_ids, config, level=level, model_name=model.name, revision=model.revision, prompt_text=prompt_text,
-        token_text=model.codec.token_text,
+        token_text=model.codec.token_text, observe=observe,
     )
