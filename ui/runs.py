@@ -192,13 +192,13 @@ class Run:
         """Decode the given lanes pass by pass in turn (a single lane: without a break)."""
         self.active = lanes
         going = [(lane, lane.session.steps()) for lane in lanes]
-        due = monotonic()
+        began = due = monotonic()
         while going:
             for lane, steps in list(going):
                 step = next(steps, None)
                 if step is None:
                     going.remove((lane, steps))
-                    self._end(lane)
+                    self._end(lane, monotonic() - began)
                     continue
                 self.channel.put_step(lane.name, step, lane.session.trace.header, lane.vocab, run=self.name)
             due = self._wait(due)
@@ -214,12 +214,13 @@ class Run:
             self._nudge.clear()
         return monotonic()
 
-    def _end(self, lane: Lane) -> None:
+    def _end(self, lane: Lane, wall: float) -> None:
+        """Say how a lane ended; `wall` is what the clock on the wall says, log and pauses included."""
         lane.done = True
         trace = lane.session.trace
         ended = trace.status = "done" if trace.complete else "stopped"
         metrics = wire.encode_metrics(trace, self.codec)
-        self.channel.put({"type": "end", "lane": lane.name, "status": ended, "metrics": metrics}, run=self.name)
+        self.channel.put({"type": "end", "lane": lane.name, "status": ended, "metrics": metrics, "wall": wall}, run=self.name)
 
     def _what(self) -> str:
         if len(self.lanes) < 2:

@@ -1,0 +1,144 @@
+"""`python -m polestar bench page`: what an open page costs a decode.
+
+Contract: the same decode (256 passes, one token each, everything logged) runs alternately in this process, with nobody watching, and in
+`app.py`, a process of its own, with its page open in headless Chromium. Reported is the wall time of the whole decode, warm, log included, as
+a ratio of medians. Needs playwright and Chromium (requirements-dev.txt); knows the page only by its address, its buttons and its stream.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT = 1.05
+SETTINGS = {"gen_length": 256, "tau_s": 1.05}
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+
+def alone(loaded: Any, prompt: str, *, warm_up: bool) -> float:
+    """Seconds of one decode without a page."""
+    from polestar.config import DecodeConfig
+    from polestar.session import Session
+
+    session = Session(loaded, loaded.codec.encode_chat(prompt), DecodeConfig.make(method="polestar", **SETTINGS), level="full", warm_up=warm_up)
+    began = time.monotonic()
+    for _ in session.steps():
+        pass
+    return time.monotonic() - began
+
+
+class Watched:
+    """app.py with its page open."""
+
+    def __init__(self, play: Any, model: str):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        self.process = subprocess.Popen(
+            [sys.executable, str(ROOT / "app.py"), "--model", model, "--port", str(port)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        line = self.process.stdout.readline()
+        if "http" not in line:
+            raise RuntimeError(f"app.py did not start: {line.strip() or 'it said nothing'}")
+        path = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
+        self.browser = play.chromium.launch(executable_path=path, args=FLAGS)
+        self.page = self.browser.new_page(viewport={"width": 1440, "height": 900})
+        self.page.goto(f"http://127.0.0.1:{port}/")
+        self._wait("() => document.documentElement.dataset.polestar === 'ready'")
+        self.page.uncheck("#ps-compare input")
+        for name, value in SETTINGS.items():
+            box = self.page.locator(f"#ps-{name} input[type=number]").first
+            box.fill(str(value))
+            box.press("Enter")
+            box.blur()
+        self.page.evaluate(
+            """() => { window.ended = null; window.updates = 0; const app = window.polestar.app, receive = app.receive;
+            app.receive = (m) => { const end = JSON.parse(m).events.find((e) => e.type === 'end');
+                window.updates += 1; receive(m); if (end) window.ended = end; }; }"""
+        )
+
+    def _wait(self, condition: str) -> None:
+        self.page.wait_for_function(condition, polling=250, timeout=600_000)
+
+    def decode(self, prompt: str) -> tuple[float, int, int]:
+        """Seconds, passes and screen updates of one decode with the page open."""
+        self.page.fill("#ps-prompt textarea", prompt)
+        self.page.evaluate("() => { window.ended = null; window.updates = 0; document.getElementById('ps-run').click(); }")
+        self._wait("() => window.ended !== null || document.documentElement.dataset.run === 'error'")
+        ended = self.page.evaluate("() => window.ended")
+        if ended is None:
+            raise RuntimeError("the run on the page ended in an error; run it by hand to see the sentence")
+        self._wait("() => !document.getElementById('ps-run').disabled")
+        return ended["wall"], ended["metrics"]["nfe"], self.page.evaluate("() => window.updates")
+
+    def close(self) -> None:
+        """End browser and server."""
+        self.browser.close()
+        self.process.terminate()
+        self.process.wait(10)
+
+
+def measure(model: str, prompt: str, repeats: int, say: Any) -> dict[str, Any]:
+    """Times of both, alternating, and their ratio. Raises ImportError without playwright."""
+    from playwright.sync_api import sync_playwright
+
+    from polestar.models.checkpoint import load_model
+
+    loaded = load_model(model)
+    without, watched, passes, updates = [], [], 0, 0
+    with sync_playwright() as play:
+        page = Watched(play, model)
+        try:
+            alone(loaded, prompt, warm_up=True)
+            page.decode(prompt)
+            for i in range(repeats):
+                for with_page in (i % 2 == 0, i % 2 == 1):
+                    if with_page:
+                        seconds, passes, updates = page.decode(prompt)
+                        watched.append(seconds)
+                    else:
+                        without.append(alone(loaded, prompt, warm_up=False))
+                say(f"{i + 1} of {repeats}: without {without[-1]:.3f} s, with the page {watched[-1]:.3f} s")
+        finally:
+            page.close()
+    ratio = statistics.median(watched) / statistics.median(without)
+    return {"ratio": ratio, "limit": LIMIT, "without": without, "with": watched, "passes": passes, "updates_per_second": updates / watched[-1]}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command."""
+    p = argparse.ArgumentParser(prog="python -m polestar bench page", description=__doc__.split("\n")[0])
+    p.add_argument("--model", default="demo")
+    p.add_argument("--prompt", default="Gina has 14 toys. Gina buys 15 more toys and gives 6 toys to Cora. How many toys does Gina have now?")
+    p.add_argument("--repeats", type=int, default=5)
+    p.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    p.add_argument("--quiet", action="store_true")
+    args = p.parse_args(argv)
+    try:
+        result = measure(args.model, args.prompt, args.repeats, lambda line: None if args.quiet else print(line, file=sys.stderr))
+    except ImportError:
+        print("bench page drives a browser and needs playwright; install requirements-dev.txt and Chromium", file=sys.stderr)
+        return 1
+    except (OSError, RuntimeError, ValueError) as error:
+        print(str(error).splitlines()[0], file=sys.stderr)
+        return 1
+    if args.json:
+        print(json.dumps(result))
+    else:
+        print(
+            f"{result['passes']} passes: {statistics.median(result['without']):.3f} s without the page, {statistics.median(result['with']):.3f} s with it; "
+            f"ratio {result['ratio']:.3f} (limit {LIMIT}); {result['updates_per_second']:.1f} updates a second"
+        )
+    return 0 if result["ratio"] <= LIMIT else 1

@@ -1,0 +1,137 @@
+"""The page with the real engine and the bundled model."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+
+HOSTILE = "${HOME} <img src=x onerror=alert(1)> {{value}}"
+
+
+@pytest.fixture(scope="module")
+def app(serve_app):
+    return serve_app()
+
+
+def test_the_page_is_up_quickly(app, tab):
+    began = time.monotonic()
+    tab(app.url)
+    shown = app.seconds + time.monotonic() - began
+    quiet = os.getloadavg()[0] < 1.5
+    assert shown < (5 if quiet else 60), f"server {app.seconds:.1f} s, page {shown - app.seconds:.1f} s"
+
+
+def test_a_prompt_is_decoded_live_beside_fast_dllm(app, tab):
+    t = tab(app.url)
+    t.js("""() => { window.early = null; const look = setInterval(() => { const l = window.polestar.app.store.lanes;
+        if (l.A?.n > 0 && document.documentElement.dataset.run === 'running') { early = [l.A.n, l.B?.n ?? 0]; clearInterval(look); } }, 20); }""")
+    t.number("gen_length", 256)
+    t.number("tau_s", 1.05)
+    t.run()
+    t.wait("() => window.early !== null")
+    assert t.js("window.early[1]") == 0  # tokens of A are there before B has begun
+    assert t.wait_state("done", "error", timeout=180) == "done"
+    lanes = t.js("""() => Object.fromEntries(['A', 'B'].map((lane) => { const l = window.polestar.app.store.lanes[lane];
+        return [lane, [l.header.method, l.n, l.metrics.tokens, l.metrics.text, l.header.model]]; }))""")
+    for lane, method in (("A", "polestar"), ("B", "fast-dllm-dual")):
+        name, passes, tokens, text, model = lanes[lane]
+        assert (name, tokens, model) == (method, 256, "demo")
+        assert 200 < passes <= 256  # one token a pass, and pre-commits and drift events besides
+        assert text.strip() and text.strip()[:12] in t.text()
+
+
+def test_the_page_shows_what_the_command_line_decodes(app, tab):
+    from polestar import DecodeConfig, decode, load_model
+
+    t = tab(app.url)
+    t.number("gen_length", 64)
+    prompt = "Reverse the list: Ben, Sam, Ava, Cora."
+    t.run(prompt)
+    t.wait_state("done", "error")
+    loaded = load_model("demo")
+    for lane, method in (("A", "polestar"), ("B", "fast-dllm-dual")):
+        trace = decode(loaded, loaded.codec.encode_chat(prompt), DecodeConfig.make(method=method, gen_length=64))
+        mine = [[c.position, c.token, c.reason] for s in trace for c in s.commits]
+        shown = json.loads(t.js("lane => JSON.stringify(window.polestar.app.store.lanes[lane].metrics)", lane))
+        assert (shown["nfe"], shown["tokens"], shown["text"]) == (len(trace), len(mine), trace.metrics(loaded.codec)["text"])
+
+
+def test_sliders_move_during_a_run_and_the_log_says_so(app, tab):
+    t = tab(app.url)
+    t.page.uncheck("#ps-compare input")
+    t.number("gen_length", 128)
+    t.number("tau_s", 1.05)
+    t.page.click("#ps-pace input")
+    t.page.click("[role=option]:has-text('10 passes/s')")
+    t.run()
+    t.wait_passes(3)
+    t.number("alpha", 2.5)
+    t.wait("() => JSON.stringify(window.polestar.app.store.lanes.A.steps.map((s) => s.par ?? s.changes)).includes('alpha')")
+    t.click("stop")
+    t.wait_state("stopped")
+
+
+def test_stop_keeps_what_was_decoded_and_the_model_is_free(app, tab):
+    t = tab(app.url)
+    t.page.uncheck("#ps-compare input")
+    t.number("tau_s", 1.05)
+    t.run()
+    t.wait_passes(3)
+    t.click("stop")
+    t.wait_state("stopped")
+    assert 3 <= t.passes() < 256
+    t.number("gen_length", 32)
+    t.run()
+    t.wait_state("running", "done")
+    t.wait_state("done")
+    assert t.js("window.polestar.app.store.lanes.A.metrics.tokens") == 32
+
+
+def test_hostile_text_is_text(app, tab):
+    t = tab(app.url)
+    t.js("() => { window.alerts = 0; window.alert = () => { window.alerts += 1; }; }")
+    t.number("gen_length", 16)
+    t.run(HOSTILE)
+    t.wait_state("done", "error")
+    assert t.js("window.alerts") == 0 and t.js("document.querySelectorAll('img[src=x]').length") == 0
+    assert t.page.input_value("#ps-prompt textarea") == HOSTILE
+
+
+def test_an_empty_prompt_and_a_model_that_is_not_there_are_sentences(app, tab):
+    t = tab(app.url)
+    t.run("  ")
+    t.wait_state("error")
+    t.wait("() => document.querySelector('#polestar-bus').shadowRoot.querySelector('.app').innerText.includes('the prompt is empty')")
+
+
+def test_presets_methods_and_reset_set_the_controls(app, tab):
+    t = tab(app.url)
+    t.page.click("#ps-preset input")
+    t.page.click("[role=option]:has-text('release')")
+    t.wait("() => document.querySelector('#ps-tau_upd input[type=number]').value === '1'")
+    t.page.click("#ps-method-a input")
+    t.page.click("[role=option]:has-text('Vanilla')")
+    t.wait("() => !document.querySelector('#ps-alpha')")
+    t.page.click("#ps-method-a input")
+    t.page.click("[role=option] >> text=/^Polestar$/")
+    t.wait("() => document.querySelector('#ps-alpha input[type=number]')?.value === '10'")
+    t.click("reset")
+    t.wait("() => document.querySelector('#ps-tau_upd input[type=number]').value === '3'")
+
+
+def test_share_needs_a_password():
+    import subprocess
+    import sys
+
+    from tests.browser.conftest import ROOT
+
+    for args, sentence in (
+        (["--share"], "--share makes the page public and needs --auth"),
+        (["--auth", "me"], "--auth takes USER:PASSWORD"),
+        (["--trace", "nowhere.safetensors"], "is not a file"),
+    ):
+        done = subprocess.run([sys.executable, "app.py", *args], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and sentence in done.stderr and done.stdout == ""
