@@ -64,14 +64,16 @@ def record_launches(capability: tuple[int, int]) -> Iterator[list[Launch]]:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, num_warps: int = 4, **constants: Any) -> None:
-    """Run ``kernel`` over ``grid`` on the device of its first argument (or record the launch)."""
+    """Run ``kernel`` over ``grid`` on the GPU that holds its tensors (or in the interpreter; or record the launch)."""
     if _recorder is not None:
         _recorder.launches.append(Launch(kernel, grid, args, constants, num_warps))
-    elif args[0].is_cuda:
-        with torch.cuda.device_of(args[0]):
-            kernel[grid](*args, num_warps=num_warps, **constants)
-    else:
+        return
+    on_gpu = next((a for a in args if isinstance(a, torch.Tensor) and a.is_cuda), None)
+    if on_gpu is None:
         kernel[grid](*args, **constants)
+    else:
+        with torch.cuda.device_of(on_gpu):
+            kernel[grid](*args, num_warps=num_warps, **constants)
 
 
 def jit(function: Callable) -> Callable:
@@ -88,15 +90,33 @@ def narrow(x, dtype: constexpr):
     return x.to(dtype)
 
 
-def use_triton(path: str | None, *tensors: torch.Tensor | None) -> bool:
+_forced: str | None = None
+
+
+@contextmanager
+def force_path(path: str | None) -> Iterator[None]:
+    """Within: calls that leave ``path`` open take this one ("torch" or "triton"), so that the two can be compared on one device."""
+    global _forced
+    outer, _forced = _forced, path
+    try:
+        yield
+    finally:
+        _forced = outer
+
+
+def use_triton(path: str | None, *tensors: torch.Tensor | None, pinned_ok: bool = False) -> bool:
     """Whether to run the Triton kernel on ``tensors``.
 
-    ``path`` None decides by device; "torch" and "triton" insist. All tensors must live on one device: ValueError otherwise.
+    ``path`` None decides by device; "torch" and "triton" insist. All tensors must live on one device (with ``pinned_ok`` some may be in pinned host
+    memory, which a kernel reads across the bus): ValueError otherwise.
     RuntimeError when "triton" is asked for and cannot run.
     """
     devices = {t.device for t in tensors if t is not None}
+    if len(devices) == 2 and pinned_ok:
+        devices -= {t.device for t in tensors if t is not None and t.device.type == "cpu" and t.is_pinned()}
     if len(devices) != 1:
         raise ValueError(f"all tensors of a kernel must be on one device, but these are on {sorted(map(str, devices))}; move them first.")
+    path = _forced if path is None else path
     if path not in (None, "torch", "triton"):
         raise ValueError(f"path is {path!r}; it must be None, 'torch' or 'triton'.")
     cuda = next(iter(devices)).type == "cuda"

@@ -4,7 +4,8 @@ For each packet row: h = centroid[label] + residual (NVFP4), rounded to the mode
 in float32 and, below float32, the rounding of the model's own RMSNorm (norm rounded to the dtype, then the weight). Hidden states never
 pass through memory between the packed store and the projections' input, except as the h that the residual connection needs.
 
-``rows`` picks window rows out of the store; a negative row is padding of a fixed-size packet and gives zeros.
+``rows`` picks window rows out of the store; a negative row is padding of a fixed-size packet and gives zeros. On a GPU packed values and scales may
+lie in pinned host memory: the kernel then reads the rows it needs across the bus.
 """
 
 import torch
@@ -101,10 +102,10 @@ def dequant_norm(
         raise ValueError(f"dequant_norm: {d} channels, at most {MAX_CHANNELS} fit one program; use path='torch' pieces for wider models.")
     dtype = weight.dtype if dtype is None else dtype
     scales = scales.view(torch.uint8)
-    if not use_triton(path, packed, scales, centroids, labels, weight, rows):
+    if not use_triton(path, packed, scales, centroids, labels, weight, rows, pinned_ok=True):
         return dequant_norm_torch(packed, scales, centroids, labels, weight, eps, rows, dtype)
     m = packed.shape[0] if rows is None else rows.shape[0]
-    h = torch.empty(m, d, dtype=dtype, device=packed.device)
+    h = torch.empty(m, d, dtype=dtype, device=weight.device)
     normed = torch.empty_like(h)
     if m:
         block = next_pow2(g * 16)
@@ -114,7 +115,7 @@ def dequant_norm(
             dequant_norm_kernel, (m,),
             packed.contiguous(), scales.contiguous(), centroids, labels if has else weight, weight if rows is None else rows,
             weight.contiguous(), h, normed, eps, d, g, d,
-            HAS_CENTROID=has, HAS_ROWS=rows is not None, NATIVE=native_fp8(packed), BLOCK_D=block,
+            HAS_CENTROID=has, HAS_ROWS=rows is not None, NATIVE=native_fp8(weight), BLOCK_D=block,
             num_warps=4 if block <= 2048 else 8 if block <= 8192 else 16,
         )
     return h, normed

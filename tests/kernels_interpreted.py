@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernels import _dispatch, dequant_norm, drift, kmeans, nvfp4, proxy, rope_scatter
+from kernels import _dispatch, dequant_norm, drift, kmeans, nvfp4, packet, proxy, rope_scatter
 from kernels._dispatch import constexpr, jit, launch, tl
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -185,3 +185,30 @@ def test_scatter_and_gather(kv, length, size, m, raw, dtype):
     assert torch.equal(results[0][2], raw_cache) != raw
     if m > 1:
         assert not results[0][3][:, 1].any()
+
+
+@pytest.mark.parametrize(("W", "K", "k"), [(12, 3, 2), (96, 8, 4), (1, 1, 1), (7, 8, 0), (33, 5, 5)])
+def test_select_packet(W, K, k):
+    generator = torch.Generator().manual_seed(W)
+    labels = torch.randint(0, K, (W,), generator=generator)
+    scores = torch.randint(0, 3, (K,), generator=generator).float()  # with ties
+    rows, selected = packet.select_packet(scores, labels, k, path="triton")
+    rows_ref, selected_ref = packet.select_packet(scores, labels, k, path="torch")
+    assert torch.equal(rows, rows_ref)
+    assert torch.equal(selected, selected_ref)
+
+
+@pytest.mark.parametrize("n", [8, 24, 37, 4104])
+def test_fetch_and_store_rows(n):
+    generator = torch.Generator().manual_seed(n)
+    store = torch.randint(0, 256, (9, n), generator=generator, dtype=torch.uint8)
+    rows = torch.tensor([7, 0, 3, -1, -1])
+    out = torch.full((5, n), 9, dtype=torch.uint8)
+    assert torch.equal(packet.fetch_rows(store, rows, out.clone(), path="triton"), packet.fetch_rows(store, rows, out.clone(), path="torch"))
+    new = torch.randint(0, 256, (5, n), generator=generator, dtype=torch.uint8)
+    results = []
+    for path in ("triton", "torch"):
+        kept = store.clone()
+        packet.store_rows(kept, rows, new, path=path)
+        results.append(kept)
+    assert torch.equal(*results)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from kernels import dequant_norm, drift, kmeans, nvfp4, proxy, rope_scatter
+from kernels import dequant_norm, drift, kmeans, nvfp4, packet, proxy, rope_scatter
 
 
 def kl(p, q) -> float:
@@ -184,3 +184,27 @@ def test_path_must_be_one_that_runs(random):
         nvfp4.quantize_nvfp4(torch.ones(2, 16), path="fast")
     with pytest.raises(ValueError, match="meta"):
         kmeans.assign(torch.ones(2, 16), torch.ones(2, 16, device="meta"))
+
+
+def test_packets_hold_the_members_of_the_most_drifting_clusters():
+    labels = torch.tensor([2, 0, 1, 1, 3, 0, 2])
+    rows, selected = packet.select_packet(torch.tensor([0.5, 0.1, 0.9, 0.5]), labels, 2)
+    assert selected.tolist() == [True, False, True, False], "the lower cluster first among equals"
+    assert rows.tolist() == [0, 1, 5, 6, -1, -1, -1]
+    assert packet.select_packet(torch.rand(4), labels, 0)[0].tolist() == [-1] * 7
+    assert packet.select_packet(torch.rand(4), labels, 4)[0].tolist() == list(range(7))
+    with pytest.raises(ValueError, match="k 5"):
+        packet.select_packet(torch.rand(4), labels, 5)
+
+
+def test_rows_go_out_of_the_store_and_back(random):
+    store = torch.randint(0, 256, (6, 10), generator=random, dtype=torch.uint8)
+    before = store.clone()
+    rows = torch.tensor([4, 1, -1])
+    out = packet.fetch_rows(store, rows, torch.zeros(3, 10, dtype=torch.uint8))
+    assert torch.equal(out, torch.stack([store[4], store[1], torch.zeros(10, dtype=torch.uint8)]))
+    packet.store_rows(store, rows, out + 1)
+    assert torch.equal(store[[4, 1]], before[[4, 1]] + 1)
+    assert torch.equal(store[[0, 2, 3, 5]], before[[0, 2, 3, 5]])
+    with pytest.raises(ValueError, match=r"\(3, 9\)"):
+        packet.store_rows(store, rows, torch.zeros(3, 9, dtype=torch.uint8))

@@ -46,7 +46,7 @@ def test_every_kernel_compiles_for_every_architecture(compiled):
         for line in file.read_text().splitlines()
         if line.startswith("def ") and line.split("(")[0].endswith("_kernel")
     }
-    assert len(defined) >= 10
+    assert len(defined) >= 12
     for arch in ARCHITECTURES:
         assert {c.kernel for c in compiled if c.arch == arch} == defined
 
@@ -102,4 +102,4 @@ def test_bench_times_every_kernel(monkeypatch, capsys):
     monkeypatch.setattr(bench, "SHAPES", (small,))
     assert bench.main([]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if " ms " in line]
-    assert len(lines) == 10
+    assert len(lines) == 13

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels import dequant_norm, drift, kmeans, nvfp4, proxy, rope_scatter
+from kernels import dequant_norm, drift, kmeans, nvfp4, packet, proxy, rope_scatter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +94,23 @@ def cases(shape: Shape, *, device: torch.device | str, dtype: torch.dtype, layer
         bytes=s.m * (one[0].shape[1] + one[1].shape[1]) + _size(one[2], weight) + 2 * s.m * s.d_model * dtype.itemsize,
         run=lambda path: dequant_norm.dequant_norm(*one, weight, 1e-5, rows=rows, path=path),
     )
+    scores = rand(s.K, as_dtype=torch.float32)
+    yield Case(
+        name="select packet", part="selection", bytes=_size(scores, one[3], one[3]) + s.K,
+        run=lambda path: packet.select_packet(scores, one[3], s.K // 2, path=path),
+    )
+    host = one[0].cpu().pin_memory() if torch.device(device).type == "cuda" else one[0].clone()
+    staging, kept = torch.zeros_like(one[0][: s.m]), host.clone() if torch.device(device).type == "cpu" else host.clone().pin_memory()
+    yield Case(
+        name="fetch rows from host", part="offload", bytes=2 * _size(staging) + _size(rows),
+        run=lambda path: (packet.fetch_rows(host, rows, staging, path=path),),
+    )
+
+    def write_back(path: str | None) -> tuple[Tensor, ...]:
+        packet.store_rows(kept, rows, staging, path=path)
+        return (kept,)
+
+    yield Case(name="store rows to host", part="offload", bytes=2 * _size(staging) + _size(rows), run=write_back)
     keys = rand(s.n_kv_heads, s.L, s.head_dim)
     for name, part, function, r in (
         ("proxy attention + drift", "proxy attention", proxy.proxy_drift, s.K),
