@@ -256,7 +256,7 @@ def test_projections_are_quantised_as_they_arrive_and_nothing_else_is(tmp_path, 
     fake = types.ModuleType("bitsandbytes")
     fake.nn = types.SimpleNamespace(Linear4bit=_Linear, Linear8bitLt=_Linear, Params4bit=_Rounded, Int8Params=_Rounded)
     monkeypatch.setitem(sys.modules, "bitsandbytes", fake)
-    directory = save_qwen(oracle("qwen2"), tmp_path / "m", "dream") if family == "dream" else save_llada(oracle("llama"), tmp_path / "m")
+    directory = FOLDER / "dream_tiny" if family == "dream" else save_llada(oracle("llama"), tmp_path / "m")
     full = load_model(directory, device="cpu", dtype="float32")
     small = load_model(directory, device="cpu", dtype="float32", quantize=quantize)
     assert small.quantize == quantize and f"{quantize[0]}-bit" in small.note
@@ -272,6 +272,9 @@ def test_projections_are_quantised_as_they_arrive_and_nothing_else_is(tmp_path, 
     assert small.model(torch.arange(12)[None]).isfinite().all()
     small.free()
     assert all(p.is_meta for p in small.model.parameters())
+    if quantize == "4bit":
+        with pytest.raises(ValueError, match="multiple of 64, and this model has rows of 48"):
+            load_model(save_llada(oracle("llama"), tmp_path / "odd"), device="cpu", quantize="4bit")
 
 
 def test_layers_are_spread_over_devices_in_order_until_each_is_full():
@@ -284,6 +287,20 @@ def test_layers_are_spread_over_devices_in_order_until_each_is_full():
     assert {where(n) for n in ("embed.weight", "head.weight", "norm.weight", "layers.3.attn_norm.weight")} == {a}
     with pytest.raises(ValueError, match="layer 3 of 4 fits on none of 2 devices"):
         spread.assign(model, a, [(a, kept + layer), (b, 2 * layer)], torch.bfloat16)
+
+
+def test_only_projections_that_live_elsewhere_are_hooked(monkeypatch):
+    hooked = {}
+    fake = types.ModuleType("accelerate.hooks")
+    fake.AlignDevicesHook = lambda **options: options
+    fake.add_hook_to_module = lambda module, hook: hooked.update({module: hook})
+    monkeypatch.setitem(sys.modules, "accelerate", types.ModuleType("accelerate"))
+    monkeypatch.setitem(sys.modules, "accelerate.hooks", fake)
+    model = weights.build(families.read_config(FOLDER / "llada_tiny"))
+    here, there = torch.device("cuda", 0), torch.device("cuda", 1)
+    spread.attach(model, lambda name: there if name.startswith("layers.3.") else here, here)
+    assert list(hooked) == [m for m in model.layers[3].modules() if isinstance(m, torch.nn.Linear)] and len(hooked) == 7
+    assert all(hook == {"execution_device": there, "io_same_device": True} for hook in hooked.values())
 
 
 def test_two_gpus_are_used_only_when_one_does_not_do(monkeypatch):

@@ -124,7 +124,7 @@ def locate(name_or_dir: str | Path) -> tuple[str, str, Path]:
     if found is None:
         raise FileNotFoundError(
             f"{entry.name} is not on this machine; `python -m polestar models download {entry.name}` fetches "
-            f"{machine.gb(entry.parameters * 2)} from {entry.repo}, or give a directory that holds it"
+            f"{machine.gb(entry.size.bytes(torch.bfloat16))} from {entry.repo}, or give a directory that holds it"
         )
     return entry.name, revision_of(found) or entry.revision, found
 

@@ -1,8 +1,8 @@
 """Fetching a registered checkpoint, only when asked.
 
-Contract: `download(entry)` fetches safetensors, configs and tokenizer files of the pinned revision (never code) through `huggingface_hub`, continues
-an interrupted download, and honours HF_HUB_OFFLINE. `cached(entry)` looks on this machine only. Before anything is fetched, `before(entry, ...)`
-says what is needed and what the machine has.
+Contract: `download(entry)` fetches safetensors, configs and tokenizer files of the pinned revision (never code) through `huggingface_hub`, and
+honours HF_HUB_OFFLINE. A transfer that breaks off is taken up again where it was; after a stop, complete files are kept. `cached(entry)` looks on
+this machine only. Before anything is fetched, `before(entry, ...)` says what is needed and what the machine has.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ def download(
             f"{entry.name} takes {machine.gb(need)} and {target} has {machine.gb(free)} free; free some space or give another place (--dir, HF_HOME)"
         )
     where = {"local_dir": str(target)} if directory is not None else {}
+    report = _Report(progress) if progress is not None else None
     try:
         path = Path(
             snapshot_download(
@@ -95,7 +96,7 @@ def download(
                 revision=entry.revision or "main",
                 allow_patterns=FILES,
                 endpoint=endpoint,
-                tqdm_class=_reporter(progress) if progress is not None else None,
+                tqdm_class=_reporter(report) if report is not None else None,
                 **where,
             )
         )
@@ -103,7 +104,9 @@ def download(
         raise DownloadError(f"{entry.repo} could not be reached ({_brief(error)}); check the connection and run the same command again to go on") from None
     except HfHubHTTPError as error:
         raise DownloadError(f"{entry.repo} refused the download ({_brief(error)}); check the name and your access to it") from None
-    except OSError as error:
+    except Exception as error:  # the hub's client lets its transport's own kinds of error through, and OSError
+        if report is not None and report.stopped is not None:
+            raise report.stopped from None
         raise DownloadError(f"the download of {entry.name} stopped ({_brief(error)}); run the same command again to go on where it stopped") from None
     if cached(entry, path) is None:
         raise DownloadError(f"{entry.repo} was fetched to {path} but is not complete; run the same command again")
@@ -121,8 +124,25 @@ def _brief(error: BaseException) -> str:
     return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
 
 
-def _reporter(progress: Callable[[int, int], None]) -> type:
-    """A progress-bar class that draws nothing and tells `progress` about bytes written (the hub also counts files and bytes received)."""
+class _Report:
+    """Calls `progress`, and keeps what it raised: that is a wish to stop, not a failure."""
+
+    def __init__(self, progress: Callable[[int, int], None]):
+        self.progress = progress
+        self.stopped: BaseException | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        if self.stopped is None:
+            try:
+                self.progress(done, total)
+            except BaseException as error:
+                self.stopped = error
+        if self.stopped is not None:
+            raise self.stopped
+
+
+def _reporter(report: _Report) -> type:
+    """A progress-bar class that draws nothing and reports bytes written (the hub also counts files and bytes received)."""
     from tqdm.auto import tqdm
 
     class Reporter(tqdm):
@@ -134,7 +154,7 @@ def _reporter(progress: Callable[[int, int], None]) -> type:
         def update(self, n: float | None = 1) -> bool | None:
             shown = super().update(n)
             if self._counts_bytes and self.total:
-                progress(int(self.n), int(self.total))
+                report(int(self.n), int(self.total))
             return shown
 
     return Reporter
