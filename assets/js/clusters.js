@@ -7,7 +7,7 @@
  */
 
 import {array} from './codec.js';
-import {el, MONO, shape, sharp} from './dom.js';
+import {el, layer as sheet, MONO, setFont, shape, sharp} from './dom.js';
 import {tokenName} from './describe.js';
 
 const PAD = 14;
@@ -39,6 +39,8 @@ export function mount(root, store, {tip, onNote}) {
   const view = sharp(box, store);
   const bounds = new Map();
   let dots = [];
+  let picture = null;
+  let pictureKey = '';
 
   /** Window, coordinates and selection in force at the cursor; null with the reason where there are none. */
   function scene(log, lane) {
@@ -58,13 +60,13 @@ export function mount(root, store, {tip, onNote}) {
       const frame = frames && [...frames].reverse().find((f) => f.i <= p && f.i >= win.at);
       if (frame) {
         frame.points ??= decode(frame.xy);
-        return {...out, xy: frame.points, offset: 0, key: `${store.run}/${lane}/${layer}/umap`, all: () => frames.map((f) => (f.points ??= decode(f.xy)))};
+        return {...out, at: frame.i, xy: frame.points, offset: 0, key: `${store.run}/${lane}/${layer}/umap`, all: () => frames.map((f) => (f.points ??= decode(f.xy)))};
       }
       out.note = frames ? 'no UMAP for this pass; PCA' : 'UMAP is being computed; PCA meanwhile';
     }
     if (at < 0) return {...out, why: `hidden states are kept at level full; this run has level ${log.header.level || 'steps'}`};
     const size = (W + win.K) * 2;
-    return {...out, xy: log.steps[at].pts, offset: layer * size, key: `${store.run}/${lane}/${layer}/pca`,
+    return {...out, at, xy: log.steps[at].pts, offset: layer * size, key: `${store.run}/${lane}/${layer}/pca`,
       all: () => log.steps.filter((s) => s.pts).map((s) => s.pts.subarray(layer * (s.pts.length / n), (layer + 1) * (s.pts.length / n)))};
   }
 
@@ -76,7 +78,7 @@ export function mount(root, store, {tip, onNote}) {
     const ys = [];
     for (const pts of sc.all()) for (let i = 0; i + 1 < pts.length; i += 2) if (Number.isFinite(pts[i]) && Number.isFinite(pts[i + 1])) { xs.push(pts[i]); ys.push(pts[i + 1]); }
     const range = (a) => { a.sort((x, y) => x - y); if (!a.length) return [-1, 1]; const lo = a[0]; const hi = a[a.length - 1]; return hi - lo < 1e-9 ? [lo - 1, hi + 1] : [lo, hi]; };
-    b = {x: range(xs), y: range(ys)};
+    b = {x: range(xs), y: range(ys), key: k};
     if (bounds.size > 60) bounds.clear();
     bounds.set(k, b);
     return b;
@@ -85,20 +87,32 @@ export function mount(root, store, {tip, onNote}) {
   function draw() {
     const t = store.theme;
     const ctx = view.begin();
-    dots = [];
     const lane = store.focus;
     const log = store.lanes[lane];
-    if (!log || !t || !view.w) return;
+    if (!log || !t || !view.w) { dots = []; return; }
     const sc = scene(log, lane);
     onNote(sc.note || '');
     if (sc.why !== undefined) {
+      dots = [];
       ctx.fillStyle = t.mut;
-      ctx.font = '12px system-ui, sans-serif';
+      setFont(ctx, '12px system-ui, sans-serif');
       ctx.textAlign = 'center';
       wrap(ctx, sc.why, view.w / 2, view.h / 2, view.w - 40);
       return;
     }
     const b = frame(sc, log);
+    const k = [sc.key, sc.at, sc.win.at, sc.refresh, view.w, view.h, view.dpr, store.rev.theme, b.key].join();
+    if (k !== pictureKey || !picture) { pictureKey = k; picture = sheet(view, picture); paint(picture.ctx, t, log, sc, b); }
+    ctx.setTransform(1, 0, 0, 1, 0, 0);
+    ctx.drawImage(picture.canvas, 0, 0);
+    ctx.setTransform(view.dpr, 0, 0, view.dpr, 0, 0);
+    const ring = (pos, color) => { const d = dots.find((q) => q.pos === pos); if (d) { ctx.strokeStyle = color; ctx.lineWidth = 2; ctx.beginPath(); ctx.arc(d.x, d.y, 7.5, 0, 7); ctx.stroke(); } };
+    if (store.hover?.pos !== undefined) ring(store.hover.pos, t.mut);
+    if (store.sel) ring(store.sel.pos, t.ink);
+  }
+
+  function paint(ctx, t, log, sc, b) {
+    dots = [];
     const X = (v) => PAD + ((v - b.x[0]) / (b.x[1] - b.x[0])) * (view.w - 2 * PAD);
     const Y = (v) => view.h - PAD - ((v - b.y[0]) / (b.y[1] - b.y[0])) * (view.h - 2 * PAD);
     ctx.strokeStyle = t.line;
@@ -131,14 +145,11 @@ export function mount(root, store, {tip, onNote}) {
       ctx.lineWidth = on ? 2.4 : 1.2;
       ctx.beginPath(); ctx.arc(cx, y, 8, 0, 7); ctx.fill(); ctx.stroke();
       ctx.fillStyle = on ? t.ink : t.mut;
-      ctx.font = `${on ? 'bold ' : ''}10.5px ${MONO}`;
+      setFont(ctx, `${on ? 'bold ' : ''}10.5px ${MONO}`);
       ctx.textAlign = 'center';
       ctx.fillText(String(k), cx, y + 0.5);
       dots.push({x: cx, y, centroid: k});
     }
-    const ring = (pos, color) => { const d = dots.find((q) => q.pos === pos); if (d) { ctx.strokeStyle = color; ctx.lineWidth = 2; ctx.beginPath(); ctx.arc(d.x, d.y, 7.5, 0, 7); ctx.stroke(); } };
-    if (store.hover?.pos !== undefined) ring(store.hover.pos, t.mut);
-    if (store.sel) ring(store.sel.pos, t.ink);
   }
 
   const nearest = (event) => {
@@ -172,5 +183,5 @@ export function mount(root, store, {tip, onNote}) {
   box.addEventListener('pointerleave', onLeave);
   box.addEventListener('click', onClick);
   const unwatch = store.watch(['data', 'cursor', 'sel', 'hover', 'view', 'size', 'theme'], draw);
-  return {draw, destroy() { unwatch(); view.destroy(); bounds.clear(); box.remove(); }};
+  return {draw, destroy() { unwatch(); view.destroy(); picture = null; bounds.clear(); box.remove(); }};
 }

@@ -13,11 +13,12 @@ import {tokenName} from './describe.js';
 export function table(A, B) {
   const a = numbers(A, A.n - 1);
   const b = numbers(B, B.n - 1);
+  const all = (log) => (log.n ? log.rows[log.n - 1] + log.packetRows[log.n - 1] : null);
   return [
     ['forward passes (NFE)', A.n, B.n, 0, false],
     ['seconds', a.sec, b.sec, 2, false],
-    ['rows recomputed', A.n ? A.rows[A.n - 1] : null, B.n ? B.rows[B.n - 1] : null, 0, false],
-    ['packet rows', A.n ? A.packetRows[A.n - 1] : null, B.n ? B.packetRows[B.n - 1] : null, 0, false],
+    ['rows, main passes', A.n ? A.rows[A.n - 1] : null, B.n ? B.rows[B.n - 1] : null, 0, false],
+    ['rows with packets', all(A), all(B), 0, false],
     ['TPF', a.tpf, b.tpf, 2, true],
     ['TPF, all positions', a.tpfAll, b.tpfAll, 2, true],
     ['TPS', a.tps, b.tps, 1, true],

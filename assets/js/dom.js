@@ -76,6 +76,7 @@ export function sharp(box, store) {
     self.w = w; self.h = h; self.dpr = dpr;
     canvas.width = Math.max(1, Math.round(w * dpr));
     canvas.height = Math.max(1, Math.round(h * dpr));
+    fonts.delete(ctx);
     store.touch('size');
   };
   const observer = new ResizeObserver(resize);
@@ -94,12 +95,30 @@ export function sharp(box, store) {
   return self;
 }
 
-/** An offscreen canvas of the same size, for what seldom changes. */
-export function layer(view) {
-  const canvas = document.createElement('canvas');
-  canvas.width = view.canvas.width;
-  canvas.height = view.canvas.height;
-  const ctx = canvas.getContext('2d');
+const fonts = new WeakMap();
+
+/** Set the font only when it differs: each assignment makes the browser bring its styles up to date. */
+export function setFont(ctx, font) {
+  if (fonts.get(ctx) === font) return;
+  fonts.set(ctx, font);
+  ctx.font = font;
+  ctx.direction = 'ltr'; // 'inherit' would ask the styles at every text
+}
+
+/** An offscreen canvas of the same size, for what seldom changes; the old one is used again. */
+export function layer(view, old = null) {
+  const canvas = old?.canvas || document.createElement('canvas');
+  const ctx = old?.ctx || canvas.getContext('2d');
+  if (old && canvas.width === view.canvas.width && canvas.height === view.canvas.height) {
+    ctx.setTransform(1, 0, 0, 1, 0, 0);
+    ctx.clearRect(0, 0, canvas.width, canvas.height);
+    ctx.setLineDash([]);
+    ctx.globalAlpha = 1;
+  } else {
+    canvas.width = view.canvas.width;
+    canvas.height = view.canvas.height;
+    fonts.delete(ctx);
+  }
   ctx.setTransform(view.dpr, 0, 0, view.dpr, 0, 0);
   ctx.textBaseline = 'middle';
   return {canvas, ctx};

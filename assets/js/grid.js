@@ -6,7 +6,7 @@
  * a cell; cells carry state by fill, border and mark (see legend.js). A hidden grid of text cells with the roving focus serves screen readers.
  */
 
-import {el, MONO, sharp, underline} from './dom.js';
+import {el, MONO, setFont, sharp, underline} from './dom.js';
 import {cellLines} from './describe.js';
 import {cellTexts} from './tokens.js';
 import {readableGrid} from './gridtext.js';
@@ -57,6 +57,7 @@ export function mount(root, store, {lane, tip}) {
   let hatch = null;
   let hatchKey = '';
   let followed = -1;
+  let page = null;
 
   const log = () => store.lanes[lane];
 
@@ -143,15 +144,46 @@ export function mount(root, store, {lane, tip}) {
     }
   }
 
-  function drawCell(ctx, t, o) {
-    const {x, y, text: s, r, fresh, after, current, ghost, prompt} = o;
+  /** The cells of the whole grid, kept offscreen with what each shows; position labels are drawn once. */
+  function sheet(t) {
+    const k = `${key}/${view.dpr}/${t.name}/${store.rev.theme}/${L.c}`;
+    if (page?.key === k) return page;
+    const canvas = page?.canvas || document.createElement('canvas');
+    canvas.width = view.canvas.width;
+    canvas.height = Math.max(view.canvas.height, Math.ceil((L.height + 2) * view.dpr));
+    const ctx = canvas.getContext('2d');
+    setFont(ctx, '1px sans-serif'); // a resized canvas has lost its font
+    ctx.setTransform(view.dpr, 0, 0, view.dpr, 0, 0);
+    ctx.textBaseline = 'middle';
+    setFont(ctx, `9.5px ${MONO}`);
+    ctx.fillStyle = t.mut;
+    ctx.textAlign = 'right';
+    for (const group of L.groups) {
+      for (let line = 0; line < group.lines; line++) {
+        ctx.globalAlpha = line ? 0.55 : 1;
+        ctx.fillText(String(group.from + line * L.c), GUTTER - 7, group.y + line * L.ch + L.ch / 2 - 1);
+      }
+    }
+    ctx.globalAlpha = 1;
+    setFont(ctx, `${L.ch >= 20 ? 12.5 : L.ch >= 16.5 ? 11.5 : 10.8}px ${MONO}`);
+    ctx.textAlign = 'center';
+    page = {key: k, canvas, ctx, keys: []};
+    return page;
+  }
+
+  function drawCell(ctx, t, x, y, o) {
+    const {text: s, r, fresh, after, current, prompt} = o;
     const w = L.cw - 2;
     const h = L.ch - 2.5;
+    ctx.globalAlpha = 1;
+    ctx.clearRect(x - 1.5, y - 1.5, L.cw, L.ch);
     ctx.globalAlpha = after ? 0.42 : 1;
-    if (prompt) { ctx.globalAlpha = 0.62; } else if (r === 0) {
+    if (prompt) ctx.globalAlpha = 0.62;
+    else if (r === 0) {
       ctx.globalAlpha = current ? 1 : 0.6;
       ctx.fillStyle = pattern(ctx, t.hatch);
       ctx.fillRect(x, y, w, h);
+      ctx.globalAlpha = 1;
     } else {
       ctx.fillStyle = t.cell;
       ctx.beginPath();
@@ -161,14 +193,9 @@ export function mount(root, store, {lane, tip}) {
       underline(ctx, r, x + 1, y + h, w - 2, t.reason[r]);
     }
     if (s) {
-      const label = r === 0 && !prompt ? ghost : s;
-      const lead = label.length > 1 && label[0] === '·';
-      const [shown, width] = fit(ctx, label, w - 2.5);
-      ctx.textAlign = 'center';
-      ctx.fillStyle = r === 0 || prompt ? t.mut : t.ink;
-      const mid = y + h / 2 - (r && !prompt ? 0.8 : 0);
-      ctx.fillText(shown, x + w / 2, mid, Math.min(width + 0.5, w - 1));
-      if (lead && r && w > 40) ctx.textAlign = 'left';
+      const [shown, width] = fit(ctx, s, w - 2.5);
+      ctx.fillStyle = r === 0 ? t.mut : t.ink;
+      ctx.fillText(shown, x + w / 2, y + h / 2 - (r ? 0.8 : 0), Math.min(width + 0.5, w - 1));
     }
     ctx.globalAlpha = 1;
     if (fresh) {
@@ -177,6 +204,14 @@ export function mount(root, store, {lane, tip}) {
       ctx.beginPath();
       ctx.roundRect(x - 0.5, y - 0.5, w + 1, h + 1, 3.5);
       ctx.stroke();
+    }
+    if (o.lit) { ctx.fillStyle = t.acc; ctx.beginPath(); ctx.arc(x + L.cw - 5.5, y + 3, 1.8, 0, 7); ctx.fill(); }
+    if (o.differ) {
+      ctx.fillStyle = t.bad;
+      ctx.beginPath();
+      ctx.moveTo(x, y); ctx.lineTo(x + 6, y); ctx.lineTo(x, y + 6);
+      ctx.fill();
+      if (o.differ > 1) { ctx.strokeStyle = t.bad; ctx.lineWidth = 1.5; ctx.setLineDash([2, 2]); ctx.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1); ctx.setLineDash([]); }
     }
   }
 
@@ -197,7 +232,7 @@ export function mount(root, store, {lane, tip}) {
     }
     clampScroll();
     const end = lg.endOf(state);
-    const texts = cellTexts(state.tok, (id) => store.token(id));
+    const texts = cellTexts(state.tok, (id) => store.token(id), (id) => store.cell(id));
     const differ = store.divergence();
     const win = lg.windowAt(p);
     const lit = new Set();
@@ -205,45 +240,39 @@ export function mount(root, store, {lane, tip}) {
       const row = store.view.layer * win.K;
       win.win.forEach((pos, j) => { if (step.sel[row + win.lab[store.view.layer * win.win.length + j]]) lit.add(pos); });
     }
+    const paper = sheet(t);
+    for (const group of L.groups) {
+      const bottom = group.y + group.lines * L.ch - scroll;
+      if (bottom < 0 || group.y - scroll > view.h) continue;
+      const current = !!step && group.block === step.block;
+      const shift = group.block < 0 ? L.promptCells - (group.to - group.from) : 0;
+      for (let pos = group.from; pos < group.to; pos++) {
+        const j = pos - group.from + shift;
+        const y = group.y + Math.floor(j / L.c) * L.ch;
+        if (y - scroll < -L.ch || y - scroll > view.h) continue;
+        const o = {text: '', ghost: '', r: 0, fresh: false, after: false, current, prompt: group.block < 0, lit: lit.has(pos), differ: 0};
+        if (o.prompt) o.text = store.cell(lg.header.prompt_ids[pos]);
+        else {
+          const g = pos - lg.P;
+          o.r = state.why[g];
+          if (o.r) {
+            o.text = texts[g];
+            o.fresh = state.pass[g] === p;
+            o.after = g >= end;
+            if (differ && differ.set.has(pos)) o.differ = differ.first.pos === pos ? 2 : 1;
+          } else if (current && step.am && step.am[pos - step.s] >= 0) o.text = o.ghost = store.cell(step.am[pos - step.s]);
+        }
+        const k = `${o.text}|${o.r}${o.fresh}${o.after}${current}${o.lit}${o.differ}`;
+        if (paper.keys[pos] === k) continue;
+        paper.keys[pos] = k;
+        drawCell(paper.ctx, t, GUTTER + (j % L.c) * L.cw, y, o);
+      }
+    }
+    ctx.drawImage(paper.canvas, 0, Math.round(scroll * view.dpr), view.canvas.width, view.canvas.height, 0, 0, view.w, view.h);
     ctx.save();
     ctx.beginPath();
     ctx.rect(0, 0, view.w, view.h);
     ctx.clip();
-    for (const group of L.groups) {
-      const bottom = group.y + group.lines * L.ch - scroll;
-      if (bottom < 0 || group.y - scroll > view.h) continue;
-      ctx.font = `9.5px ${MONO}`;
-      ctx.fillStyle = t.mut;
-      ctx.textAlign = 'right';
-      for (let line = 0; line < group.lines; line++) {
-        ctx.globalAlpha = line ? 0.55 : 1;
-        ctx.fillText(String(group.from + line * L.c), GUTTER - 7, group.y + line * L.ch - scroll + L.ch / 2 - 1);
-      }
-      ctx.globalAlpha = 1;
-      ctx.font = `${L.ch >= 20 ? 12.5 : L.ch >= 16.5 ? 11.5 : 10.8}px ${MONO}`;
-      const current = step && group.block === step.block;
-      for (let pos = group.from; pos < group.to; pos++) {
-        const at = place(pos);
-        if (at.y < -L.ch || at.y > view.h) continue;
-        if (group.block < 0) {
-          drawCell(ctx, t, {x: at.x, y: at.y, text: cellTexts([lg.header.prompt_ids[pos]], (id) => store.token(id))[0], r: 0, prompt: true});
-        } else {
-          const g = pos - lg.P;
-          let ghost = '';
-          if (current && state.tok[g] < 0 && step.am && step.am[pos - step.s] >= 0) ghost = cellTexts([step.am[pos - step.s]], (id) => store.token(id))[0];
-          const fresh = state.tok[g] >= 0 && state.pass[g] === p;
-          drawCell(ctx, t, {x: at.x, y: at.y, text: texts[g] || ghost, ghost, r: state.why[g], fresh, after: state.tok[g] >= 0 && g >= end, current});
-        }
-        if (lit.has(pos)) { ctx.fillStyle = t.acc; ctx.beginPath(); ctx.arc(at.x + L.cw - 5.5, at.y + 3, 1.8, 0, 7); ctx.fill(); }
-        if (differ && differ.set.has(pos) && state.tok[pos - lg.P] >= 0) {
-          ctx.fillStyle = t.bad;
-          ctx.beginPath();
-          ctx.moveTo(at.x, at.y); ctx.lineTo(at.x + 6, at.y); ctx.lineTo(at.x, at.y + 6);
-          ctx.fill();
-          if (differ.first.pos === pos) { ctx.strokeStyle = t.bad; ctx.lineWidth = 1.5; ctx.setLineDash([2, 2]); ctx.strokeRect(at.x, at.y, L.cw - 2, L.ch - 2.5); ctx.setLineDash([]); }
-        }
-      }
-    }
     if (win) {
       ctx.strokeStyle = t.mut;
       ctx.lineWidth = 1;
@@ -299,5 +328,5 @@ export function mount(root, store, {lane, tip}) {
     if (store.sel && store.sel.lane === lane && L && store.sel.pos !== reveal.last) { reveal.last = store.sel.pos; reveal(store.sel.pos); }
     draw();
   });
-  return {draw, hit, place: (pos) => place(pos), layout: () => L, destroy() { unwatch(); view.destroy(); text.destroy(); box.remove(); root.replaceChildren(); }};
+  return {draw, hit, place: (pos) => place(pos), layout: () => L, destroy() { unwatch(); view.destroy(); if (page) page.canvas.width = page.canvas.height = 1; page = null; text.destroy(); box.remove(); root.replaceChildren(); }};
 }

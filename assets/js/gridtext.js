@@ -8,7 +8,8 @@
 import {el} from './dom.js';
 import {sentence} from './describe.js';
 
-const SETTLE_MS = 140;
+const SETTLE_MS = 180; // after the last move of the cursor
+const LONGEST_MS = 1000; // but no later than this in a run that never rests
 
 export function readableGrid(root, store, lane) {
   const box = el('div', {className: 'sr', role: 'grid', 'aria-label': `Tokens of lane ${lane}`});
@@ -18,6 +19,7 @@ export function readableGrid(root, store, lane) {
   let wanted = null;
   let timer = 0;
   let active = 0;
+  let first = 0;
 
   function build(log, columns) {
     const key = `${store.run}/${log.P}/${log.G}/${columns}`;
@@ -80,7 +82,11 @@ export function readableGrid(root, store, lane) {
     sync(log, p, columns) {
       wanted = log ? {log, p, columns} : null;
       if (!log) { box.replaceChildren(); built = ''; cells = []; return; }
-      if (!timer) timer = setTimeout(fill, SETTLE_MS);
+      const now = performance.now();
+      if (!timer) first = now;
+      else if (now - first > LONGEST_MS) return;
+      clearTimeout(timer);
+      timer = setTimeout(fill, SETTLE_MS);
     },
     focus(pos) {
       if (timer) { clearTimeout(timer); fill(); }

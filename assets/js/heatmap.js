@@ -7,7 +7,7 @@
  * probability (confidence).
  */
 
-import {el, layer, MONO, num, sharp, short} from './dom.js';
+import {el, layer, MONO, num, setFont, sharp, short} from './dom.js';
 import {cellLines} from './describe.js';
 import {passAxis, tickStep} from './passaxis.js';
 import {rgb} from './theme.js';
@@ -43,7 +43,7 @@ export function mount(root, store, {tip}) {
   };
 
   function paint(log, t) {
-    picture = layer(view);
+    picture = layer(view, picture);
     const {ctx} = picture;
     const ax = passAxis(store, view.w);
     const fold = store.view.fold;
@@ -91,7 +91,7 @@ export function mount(root, store, {tip}) {
       if (step.refresh) { ctx.fillStyle = t.acc; ctx.fillRect(ax.x(step.i), TOP - 3, ax.cw - gapX, 2); }
     }
     // Blocks: a rule and a label at each entry.
-    ctx.font = `10px ${MONO}`;
+    setFont(ctx, `10px ${MONO}`);
     let clear = 0;
     for (const step of log.steps) {
       if (step.block === lastBlock) continue;
@@ -110,7 +110,7 @@ export function mount(root, store, {tip}) {
     for (let i = 0; i < ax.room; i += step) ctx.fillText(String(i), ax.x(i) + ax.cw / 2, TOP + h + BOTTOM - 5);
     bar(ctx, t, scale, view.w - 46, TOP, h);
     if (!any && log.n) {
-      ctx.font = '12px system-ui, sans-serif';
+      setFont(ctx, '12px system-ui, sans-serif');
       ctx.textAlign = 'center';
       ctx.fillStyle = t.mut;
       const name = SCALES[store.view.metric].name;
@@ -140,7 +140,7 @@ export function mount(root, store, {tip}) {
     ctx.strokeRect(x + 0.5, y + 0.5, 8, h - 1);
     ctx.fillStyle = t.mut;
     ctx.textAlign = 'left';
-    ctx.font = `10px ${MONO}`;
+    setFont(ctx, `10px ${MONO}`);
     const ticks = scale.isLog ? [10, 1, 0.1, 0.01] : scale.hi === 1 ? [1, 0.75, 0.5, 0.25, 0] : [2, 1.5, 1, 0.5, 0];
     for (const v of ticks) {
       const at = y + (1 - scale.level(v)) * h;

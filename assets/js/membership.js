@@ -6,7 +6,7 @@
  * sits between prefix and suffix.
  */
 
-import {el, MONO, sharp} from './dom.js';
+import {el, layer as sheet, MONO, setFont, sharp} from './dom.js';
 
 const LEFT = 22;
 const BOTTOM = 13;
@@ -16,41 +16,32 @@ export function mount(root, store, {tip}) {
   root.append(box);
   const view = sharp(box, store);
   let geo = null;
+  let picture = null;
+  let pictureKey = '';
 
-  function draw() {
-    const t = store.theme;
-    const ctx = view.begin();
-    geo = null;
-    const lane = store.focus;
-    const log = store.lanes[lane];
-    if (!log || !t || !view.w) return;
-    const p = store.passOf(lane);
-    const win = log.windowAt(p);
-    ctx.font = `10px ${MONO}`;
-    if (!win) { ctx.fillStyle = t.mut; ctx.textAlign = 'center'; ctx.fillText(p < 0 ? '' : 'n/a', view.w / 2, view.h / 2); return; }
-    const n = log.header.n_layers;
-    const W = win.win.length;
-    const split = win.win.findIndex((pos) => pos >= log.steps[p].s);
-    const gap = split > 0 ? 8 : 0;
-    const cw = (view.w - LEFT - gap - 2) / W;
-    const rh = (view.h - BOTTOM) / n;
-    const refresh = log.refreshOf[p];
-    const sel = refresh >= 0 ? log.steps[refresh].sel : null;
-    const X = (j) => LEFT + j * cw + (split > 0 && j >= split ? gap : 0);
-    geo = {n, W, cw, rh, X, win, refresh, sel};
+  /** Runs of one cluster are one rectangle; the gaps between positions are ruled over them. */
+  function paint(ctx, t) {
+    const {n, W, cw, rh, X, win, sel, split} = geo;
     const gx = cw > 4 ? 0.7 : 0;
     const gy = rh > 5 ? 1.2 : 0;
     for (let l = 0; l < n; l++) {
-      for (let j = 0; j < W; j++) {
+      for (let j = 0; j < W;) {
         const k = win.lab[l * W + j];
+        let e = j + 1;
+        while (e < W && win.lab[l * W + e] === k && X(e) - X(e - 1) < cw + 1) e++;
         const on = !sel || sel[l * win.K + k];
         ctx.globalAlpha = on ? 1 : 0.3;
         ctx.fillStyle = t.clusters[k & 7];
-        ctx.fillRect(X(j), l * rh, cw - gx, rh - gy);
-        if (sel && on && rh > 8) { ctx.globalAlpha = 1; ctx.fillStyle = t.ink; ctx.fillRect(X(j), l * rh + rh - gy - 2, cw - gx, 1.4); }
+        const w = X(e - 1) + cw - X(j);
+        ctx.fillRect(X(j), l * rh, w, rh - gy);
+        if (sel && on && rh > 8) { ctx.fillStyle = t.ink; ctx.fillRect(X(j), l * rh + rh - gy - 2, w, 1.4); }
+        j = e;
       }
     }
     ctx.globalAlpha = 1;
+    ctx.fillStyle = t.panel;
+    if (gx) for (let j = 0; j < W; j++) ctx.fillRect(X(j) + cw - gx, 0, gx, n * rh);
+    setFont(ctx, `10px ${MONO}`);
     ctx.textAlign = 'right';
     const every = Math.ceil(n / Math.max(1, Math.floor((view.h - BOTTOM) / 12)));
     for (let l = 0; l < n; l += every) { ctx.fillStyle = l === store.view.layer ? t.acc : t.mut; ctx.fillText(String(l), LEFT - 6, l * rh + rh / 2); }
@@ -63,6 +54,39 @@ export function mount(root, store, {tip}) {
     ctx.fillText(`prefix ${split === 0 ? 'none' : win.win[0]}`, LEFT, y);
     if (split > 0) ctx.fillText(`suffix ${win.win[split]}`, Math.min(X(split), view.w - 70), y);
     else if (split < 0) { ctx.textAlign = 'right'; ctx.fillText('no suffix', view.w - 2, y); }
+  }
+
+  function draw() {
+    const t = store.theme;
+    const ctx = view.begin();
+    geo = null;
+    const lane = store.focus;
+    const log = store.lanes[lane];
+    if (!log || !t || !view.w) return;
+    const p = store.passOf(lane);
+    const win = log.windowAt(p);
+    if (!win) {
+      setFont(ctx, `10px ${MONO}`);
+      ctx.fillStyle = t.mut;
+      ctx.textAlign = 'center';
+      ctx.fillText(p < 0 ? '' : 'n/a', view.w / 2, view.h / 2);
+      return;
+    }
+    const n = log.header.n_layers;
+    const W = win.win.length;
+    const split = win.win.findIndex((pos) => pos >= log.steps[p].s);
+    const gap = split > 0 ? 8 : 0;
+    const cw = (view.w - LEFT - gap - 2) / W;
+    const rh = (view.h - BOTTOM) / n;
+    const refresh = log.refreshOf[p];
+    const sel = refresh >= 0 ? log.steps[refresh].sel : null;
+    const X = (j) => LEFT + j * cw + (split > 0 && j >= split ? gap : 0);
+    geo = {n, W, cw, rh, X, win, refresh, sel, split};
+    const key = [store.run, lane, win.at, refresh, store.view.layer, view.w, view.h, view.dpr, store.rev.theme].join();
+    if (key !== pictureKey || !picture) { pictureKey = key; picture = sheet(view, picture); paint(picture.ctx, t); }
+    ctx.setTransform(1, 0, 0, 1, 0, 0);
+    ctx.drawImage(picture.canvas, 0, 0);
+    ctx.setTransform(view.dpr, 0, 0, view.dpr, 0, 0);
     for (const [pos, color] of [[store.hover?.pos, t.mut], [store.sel?.pos, t.ink]]) {
       const j = pos === undefined ? -1 : win.win.indexOf(pos);
       if (j >= 0) { ctx.strokeStyle = color; ctx.strokeRect(X(j) - 0.5, -0.5, cw + 0.5, n * rh); }
@@ -91,5 +115,5 @@ export function mount(root, store, {tip}) {
   box.addEventListener('pointerleave', onLeave);
   box.addEventListener('click', onClick);
   const unwatch = store.watch(['data', 'cursor', 'sel', 'hover', 'view', 'size', 'theme'], draw);
-  return {draw, destroy() { unwatch(); view.destroy(); box.remove(); }};
+  return {draw, destroy() { unwatch(); view.destroy(); picture = null; box.remove(); }};
 }

@@ -5,7 +5,7 @@
  * Contract: `mount(root, store) -> {draw, destroy}`. Drag or click moves the cursor; the track is a slider for keyboard and screen reader.
  */
 
-import {el, icon, layer, MONO, say, select, sharp} from './dom.js';
+import {el, icon, layer, MONO, say, select, setFont, sharp} from './dom.js';
 
 const LEFT = 22;
 const RIGHT = 12;
@@ -31,11 +31,11 @@ export function mount(root, store, {play}) {
   const X = (v) => LEFT + unit() / 2 + (v / room()) * (view.w - LEFT - RIGHT - unit());
 
   function paint(t) {
-    picture = layer(view);
+    picture = layer(view, picture);
     const {ctx} = picture;
     const lanes = store.open;
     const th = (view.h - 16) / lanes.length;
-    ctx.font = `10px ${MONO}`;
+    setFont(ctx, `10px ${MONO}`);
     lanes.forEach((lane, row) => {
       const log = store.lanes[lane];
       const base = 2 + (row + 1) * th - 6;
@@ -80,9 +80,9 @@ export function mount(root, store, {play}) {
     const t = store.theme;
     const ctx = view.begin();
     const ticks = store.ticks();
-    playButton.replaceChildren(icon(store.playing ? 'pause' : 'play'));
-    follow.setAttribute('aria-pressed', String(store.follow));
-    speed.fill([[2, '2/s'], [8, '8/s'], [24, '24/s'], [60, '60/s']]);
+    const face = store.playing ? 'pause' : 'play';
+    if (playButton.dataset.face !== face) { playButton.dataset.face = face; playButton.replaceChildren(icon(face)); }
+    if (follow.getAttribute('aria-pressed') !== String(store.follow)) follow.setAttribute('aria-pressed', String(store.follow));
     if (!ticks.length || !t || !view.w) { say(where, ''); return; }
     const k = [store.run, store.rev.data, view.w, view.h, view.dpr, t.name, store.rev.theme, store.view.align].join();
     if (k !== key) { key = k; paint(t); }

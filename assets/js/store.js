@@ -8,6 +8,7 @@
  */
 
 import {LaneLog} from './log.js';
+import {cellText} from './tokens.js';
 
 const LATE_MS = 1500;
 export const LANES = ['A', 'B'];
@@ -35,6 +36,7 @@ export class Store {
     this.sel = null;
     this.hover = null;
     this.problem = '';
+    this.gap = false;
     this.tickCache = null;
     this.divergenceCache = null;
   }
@@ -60,11 +62,13 @@ export class Store {
       for (const event of events) this.apply(event);
     }
     clearTimeout(this.lateTimer);
+    if (this.gap && !this.pending.size) { this.gap = false; this.fail(''); }
     if (this.pending.size) this.lateTimer = setTimeout(() => this.late(), LATE_MS);
   }
 
   late() {
     if (!this.pending.size) return;
+    this.gap = true;
     this.fail(`Message ${this.nextSeq} of the run has not arrived (message ${Math.min(...this.pending.keys())} has); asked for it again.`);
     this.send({cmd: 'resend', run: this.run, from: this.nextSeq});
     this.lateTimer = setTimeout(() => this.late(), LATE_MS * 4);
@@ -91,7 +95,6 @@ export class Store {
     const log = this.lanes[lane];
     if (!log) throw new Error(`lane ${lane} has no header yet.`);
     for (const raw of steps) log.append(raw);
-    if (this.problem && !this.pending.size) this.problem = '';
     this.touch('data', 'cursor');
   }
 
@@ -219,7 +222,7 @@ export class Store {
   }
 
   select(lane, pos) {
-    if (this.sel?.lane === lane && this.sel?.pos === pos) return;
+    if (lane === null ? !this.sel : this.sel?.lane === lane && this.sel.pos === pos) return;
     this.sel = lane === null ? null : {lane, pos};
     this.touch('sel');
   }
@@ -233,8 +236,14 @@ export class Store {
 
   token(id) { return this.vocab.get(id) || {t: id < 0 ? '' : `#${id}`}; }
 
+  /** A token's text as a cell shows it, remembered. */
+  cell(id) {
+    const token = this.vocab.get(id);
+    return token ? (token.shown ??= cellText(token)) : cellText(this.token(id));
+  }
+
   /** [EOS] is one short word in cells, whatever the tokenizer calls it. */
-  nameEos() { for (const l of this.open) for (const id of this.lanes[l].eos) { const token = this.vocab.get(id); if (token?.s) token.cell = 'eos'; } }
+  nameEos() { for (const l of this.open) for (const id of this.lanes[l].eos) { const token = this.vocab.get(id); if (token?.s) { token.cell = 'eos'; token.shown = undefined; } } }
 
   /** Ask once for the projected points of a layer. */
   wantPoints(lane, layer, method) {

@@ -6,7 +6,7 @@
  * entry-full filled, entry-window hatched, refresh filled with a wedge on top, reuse a low bar.
  */
 
-import {el, layer, MONO, sharp} from './dom.js';
+import {el, layer, MONO, setFont, sharp} from './dom.js';
 import {passRule} from './describe.js';
 import {passAxis} from './passaxis.js';
 
@@ -24,13 +24,13 @@ export function mount(root, store, {tip, onRule}) {
   let ax = null;
 
   function paint(log, t) {
-    picture = layer(view);
+    picture = layer(view, picture);
     const {ctx} = picture;
     ax = passAxis(store, view.w);
     const h = view.h - TOP - COUNT - 8;
     const base = TOP + h;
     const L = log.header.length;
-    ctx.font = `10px ${MONO}`;
+    setFont(ctx, `10px ${MONO}`);
     ctx.fillStyle = t.mut;
     ctx.textAlign = 'right';
     ctx.fillText(String(L), ax.left - 5, TOP + 2);

@@ -19,6 +19,9 @@ export function visible(text) {
   return out;
 }
 
+/** Direction controls: model text must not turn the text around it. */
+const TURNS = /[\u202a-\u202e\u2066-\u2069]/g;
+
 const bytesOf = (hex) => Uint8Array.from(hex.match(/../g) || [], (h) => parseInt(h, 16));
 
 /** "E2 82" for a token that is part of a character. */
@@ -32,20 +35,29 @@ export function cellText(token) {
   return visible(token.t);
 }
 
+const decoder = new TextDecoder('utf-8', {fatal: true});
+const runs = new Map(); // few different ones in a log
+
 function decodeRun(bytes) {
-  try { return new TextDecoder('utf-8', {fatal: true}).decode(bytes); } catch { return null; }
+  const key = bytes.join();
+  if (runs.has(key)) return runs.get(key);
+  let text = null;
+  try { text = decoder.decode(bytes); } catch { /* not a whole character */ }
+  if (runs.size > 2000) runs.clear();
+  runs.set(key, text);
+  return text;
 }
 
 /**
  * Cell texts of a row of token ids (-1 masked). Byte tokens that stand side by side and complete a character show it in
  * the first cell and a continuation mark in the others; until then each shows its bytes.
  */
-export function cellTexts(ids, lookup) {
+export function cellTexts(ids, lookup, textOf = (id) => cellText(lookup(id))) {
   const out = new Array(ids.length);
   for (let i = 0; i < ids.length; i++) {
     if (ids[i] < 0) { out[i] = ''; continue; }
     const token = lookup(ids[i]);
-    if (!token.b) { out[i] = cellText(token); continue; }
+    if (!token.b) { out[i] = textOf(ids[i]); continue; }
     let bytes = [];
     let done = -1;
     for (let j = i; j < ids.length && j < i + 4 && ids[j] >= 0 && lookup(ids[j]).b; j++) {
@@ -95,7 +107,7 @@ export function pieces(ids, end, lookup) {
       while (j < ids.length && ids[j] >= 0 && lookup(ids[j]).b) bytes = bytes.concat([...bytesOf(lookup(ids[j++]).b)]);
       for (const [text, whole] of characters(bytes)) add(after ? 'after' : whole ? 'text' : 'bytes', text);
       i = j - 1;
-    } else add(after ? 'after' : 'text', token.t);
+    } else add(after ? 'after' : 'text', token.t.replace(TURNS, '�'));
   }
   return out;
 }

@@ -58,8 +58,13 @@ export function mount(root, store) {
   root.append(head, none, full);
   const view = sharp(chart, store);
 
+  let shownCand = '';
+  let shownClusters = '';
+
   function rows(list) {
-    kv.replaceChildren(...list.map(([a, b]) => el('div', {}, el('dt', {text: a, title: a}), el('dd', {text: b}))));
+    while (kv.children.length > list.length) kv.lastChild.remove();
+    while (kv.children.length < list.length) kv.append(el('div', {}, el('dt'), el('dd')));
+    list.forEach(([a, b], i) => { const [dt, dd] = kv.children[i].children; say(dt, a); dt.title = a; say(dd, b); });
   }
 
   function draw() {
@@ -127,6 +132,9 @@ export function mount(root, store) {
   function drawCandidates(log, n, commit, pos) {
     const source = n?.step.cand && (n.step.cand.tok[n.j * 5] >= 0) ? n : commit ? log.numbers(commit.at, pos) : null;
     candHead.hidden = cand.hidden = false;
+    const key = `${store.run}/${log.name}/${pos}/${source?.step.i}/${store.vocab.size}`;
+    if (key === shownCand) return;
+    shownCand = key;
     if (!source?.step.cand) { say(candHead, 'Candidates'); cand.replaceChildren(el('span', {className: 'k', text: log.header.level === 'full' ? 'n/a at this pass' : 'n/a (kept at level full)'})); return; }
     say(candHead, `Candidates at pass ${source.step.i}`);
     const list = [];
@@ -145,6 +153,9 @@ export function mount(root, store) {
     const win = log.windowAt(p);
     const j = win ? win.win.indexOf(pos) : -1;
     clusterHead.hidden = clusters.hidden = false;
+    const key = `${store.run}/${log.name}/${pos}/${win?.at}/${p < 0 ? -1 : log.refreshOf[p]}/${store.view.layer}/${store.rev.theme}`;
+    if (key === shownClusters) return;
+    shownClusters = key;
     if (j < 0) { clusters.replaceChildren(el('span', {className: 'k', text: win ? 'not in the local window now' : 'n/a'})); return; }
     const W = win.win.length;
     const refresh = log.refreshOf[p];

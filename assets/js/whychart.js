@@ -4,7 +4,7 @@
  * Contract: `life(log, pos)` collects the series (NaN where they do not exist); `drawLife(view, t, series, at, cursor)` draws them.
  */
 
-import {MONO} from './dom.js';
+import {layer, MONO, setFont} from './dom.js';
 import {paramsAt} from './params.js';
 
 /** Series of a position over the passes of its block. */
@@ -26,13 +26,16 @@ const LEFT = 30;
 const RIGHT = 8;
 
 export function drawLife(view, t, s, commit, cursor, onlyConf) {
-  const ctx = view.begin();
+  const screen = view.begin();
   const n = s.x.length;
   if (!n) return;
+  // Text on a canvas in the page makes the browser bring its styles up to date first; one outside it does not.
+  view.picture = layer(view, view.picture);
+  const {ctx} = view.picture;
   const x0 = s.x[0];
   const x1 = Math.max(s.x[n - 1], x0 + 4);
   const X = (i) => LEFT + ((i - x0) / (x1 - x0)) * (view.w - LEFT - RIGHT);
-  ctx.font = `10px ${MONO}`;
+  setFont(ctx, `10px ${MONO}`);
   const half = onlyConf ? view.h - 14 : (view.h - 14) * 0.44;
   const panels = [{top: 15, h: half - 17, hi: 1, lines: [['conf', t.conf, [], 2, 'confidence'], ['tau', t.mut, [4, 3], 1, 'τ_s']]}];
   if (!onlyConf) {
@@ -85,4 +88,6 @@ export function drawLife(view, t, s, commit, cursor, onlyConf) {
   mark(x0, 'left');
   if (s.x[n - 1] !== x0) mark(s.x[n - 1], 'right');
   if (commit > x0 + (x1 - x0) * 0.12 && commit < s.x[n - 1] - (x1 - x0) * 0.12) mark(commit, 'center');
+  screen.setTransform(1, 0, 0, 1, 0, 0);
+  screen.drawImage(view.picture.canvas, 0, 0);
 }

@@ -1,6 +1,6 @@
 """Realistic made-up messages in the stream's documented format, for tests of the page's javascript.
 
-Contract: `messages(...)` -> list of JSON strings (docs/architecture.md, "Stream from server to page"); the same arguments give the same strings.
+Contract: `messages(...)` -> list of JSON strings (docs/architecture.md, "Stream from server to page"), the same for the same arguments.
 The decode is invented but keeps the invariants of a real one: each position is committed once, a block ends when it has no [MASK],
 confidence exists only where a position was masked, drift only in within-block passes.
 """
@@ -12,10 +12,76 @@ import json
 
 import numpy as np
 
-WORDS = (
-    " In| April| Natalia| sold| 4|8| clips|.|\n|In| May| she| sold| half| as| many|,| so| 4|8| /| 2| =| 2|4| clips|.|\n|Together| she| sold| 4|8| +| 2"
-    "|4| =| 7|2| clips| in| April| and| May|.|\n|The| answer| is| 7|2|.|\n|####| 7|2| how|ever| consequently| 12,500|\t|  |(|x|)| the| of| to"
-).split("|")
+WORDS = [
+    " In",
+    " April",
+    " Natalia",
+    " sold",
+    " 4",
+    "8",
+    " clips",
+    ".",
+    "\n",
+    "In",
+    " May",
+    " she",
+    " sold",
+    " half",
+    " as",
+    " many",
+    ",",
+    " so",
+    " 4",
+    "8",
+    " /",
+    " 2",
+    " =",
+    " 2",
+    "4",
+    " clips",
+    ".",
+    "\n",
+    "Together",
+    " she",
+    " sold",
+    " 4",
+    "8",
+    " +",
+    " 2",
+    "4",
+    " =",
+    " 7",
+    "2",
+    " clips",
+    " in",
+    " April",
+    " and",
+    " May",
+    ".",
+    "\n",
+    "The",
+    " answer",
+    " is",
+    " 7",
+    "2",
+    ".",
+    "\n",
+    "####",
+    " 7",
+    "2",
+    " how",
+    "ever",
+    " consequently",
+    " 12,500",
+    "\t",
+    "  ",
+    "(",
+    "x",
+    ")",
+    " the",
+    " of",
+    " to",
+]
 HOSTILE = ["${HOME}", " <img src=x onerror=alert(1)>", " {{value}}", "</script>", "\u202eabc", "&amp;"]
 EMOJI = ["f09f", "8c9f", "e282", "ac", "c3"]
 EOS, MASK = 0, 1
@@ -38,8 +104,24 @@ class Vocab:
 
 
 def decode(
-    *, lane="A", method="polestar", title="Polestar", seed=0, prompt_length=26, gen_length=128, block_length=32, n_layers=6, K=8, k=4, rate=3.0,
-    level="full", live=True, hostile=False, passes=None, answer_seed=0, n_heads=4,
+    *,
+    lane="A",
+    method="polestar",
+    title="Polestar",
+    seed=0,
+    prompt_length=26,
+    gen_length=128,
+    block_length=32,
+    n_layers=6,
+    K=8,
+    k=4,
+    rate=3.0,
+    level="full",
+    live=True,
+    hostile=False,
+    passes=None,
+    answer_seed=0,
+    n_heads=4,
 ):
     """(header, vocab map, steps) of one invented decode; `passes` stretches it to that many passes."""
     rng = np.random.default_rng(seed)
@@ -50,20 +132,52 @@ def decode(
     truth = [vocab.words[i % len(vocab.words)] for i in range(n_answer)] + [EOS] * (gen_length - n_answer)
     truth[20:25] = vocab.bytes[:5]
     if hostile:
-        truth[4:4 + len(vocab.hostile)] = vocab.hostile
+        truth[4 : 4 + len(vocab.hostile)] = vocab.hostile
     for g in truth_rng.choice(n_answer, 6, replace=False):
         if g > 26:
             truth[g] = vocab.words[int(truth_rng.integers(len(vocab.words)))]
     prompt = [3, 2] + [vocab.words[int(i)] for i in rng.integers(0, len(vocab.words), prompt_length - 3)] + [2]
     if hostile:
-        prompt[4:4 + len(vocab.hostile)] = vocab.hostile
+        prompt[4 : 4 + len(vocab.hostile)] = vocab.hostile
     blocks = [[s, min(s + block_length, L)] for s in range(prompt_length, L, block_length)]
-    config = {"tau_s": 0.9, "tau_suf": 0.9, "tau_upd": 3, "alpha": 10.0, "h": 5, "K": K, "k": k, "block_length": block_length,
-              "gen_length": gen_length, "prefix_blocks": 2, "suffix_blocks": 1, "seed": seed, "temperature": 0.0}
-    header = {"method": method, "title": title, "preset": "paper" if method == "polestar" else "", "config": config, "model": "demo", "revision": None,
-              "device": "cpu", "dtype": "float32", "prompt_ids": prompt, "gen_length": gen_length, "block_length": block_length, "n_layers": n_layers,
-              "n_heads": n_heads, "mask_id": MASK, "eos_ids": [EOS], "prompt_length": prompt_length, "length": L, "blocks": blocks, "level": level,
-              "live": live, "versions": {}}
+    config = {
+        "tau_s": 0.9,
+        "tau_suf": 0.9,
+        "tau_upd": 3,
+        "alpha": 10.0,
+        "h": 5,
+        "K": K,
+        "k": k,
+        "block_length": block_length,
+        "gen_length": gen_length,
+        "prefix_blocks": 2,
+        "suffix_blocks": 1,
+        "seed": seed,
+        "temperature": 0.0,
+    }
+    header = {
+        "method": method,
+        "title": title,
+        "preset": "paper" if method == "polestar" else "",
+        "config": config,
+        "model": "demo",
+        "revision": None,
+        "device": "cpu",
+        "dtype": "float32",
+        "prompt_ids": prompt,
+        "gen_length": gen_length,
+        "block_length": block_length,
+        "n_layers": n_layers,
+        "n_heads": n_heads,
+        "mask_id": MASK,
+        "eos_ids": [EOS],
+        "prompt_length": prompt_length,
+        "length": L,
+        "blocks": blocks,
+        "level": level,
+        "live": live,
+        "versions": {},
+    }
     is_polestar = method == "polestar"
     masked = np.ones(L, bool)
     masked[:prompt_length] = False
@@ -84,8 +198,9 @@ def decode(
             ages = t_block
             conf = np.clip(base_conf[s:e] + 0.035 * ages * rng.uniform(0.4, 1.6, B) + rng.normal(0, 0.05, B), 0.02, 0.995)
             conf[~masked[s:e]] = np.nan
-            am = np.where(masked[s:e], [truth[j - prompt_length] if rng.random() < 0.75 else vocab.words[int(rng.integers(len(vocab.words)))]
-                                        for j in range(s, e)], -1)
+            am = np.where(
+                masked[s:e], [truth[j - prompt_length] if rng.random() < 0.75 else vocab.words[int(rng.integers(len(vocab.words)))] for j in range(s, e)], -1
+            )
             refresh = is_polestar and not first and (last > 3 or since > 3)
             drift = delta = gate = None
             if not first and drift_on:
@@ -93,7 +208,7 @@ def decode(
                 if is_polestar:
                     mean = np.mean(history, 0) if history else np.zeros(B)
                     delta = drift - mean
-                    history = (history + [drift])[-5:]
+                    history = [*history, drift][-5:]
                     gate = np.where(masked[s:e], 10 * (0.9 - conf) ** 2, np.nan)
             commits, want = [], None
             limit = B if per_block is None else max(1, int(np.ceil(masked[s:e].sum() / max(1, per_block - t_block))))
@@ -133,19 +248,41 @@ def decode(
             rows = L if kind == "entry-full" else len(win) + B if kind == "entry-window" else B
             dt = 0.004 + rows * 0.00011 + (0.004 if refresh else 0) + rng.uniform(0, 0.002)
             now += dt
-            step = {"i": len(steps), "b": b, "s": s, "e": e, "k": kind, "rf": int(refresh),
-                    "why": (f"N {last} > τ_upd 3" if last > 3 else f"M {since} > τ_upd 3") if refresh else "",
-                    "N": None if first or not is_polestar else last, "M": None if first or not is_polestar else since, "rows": rows,
-                    "prows": None if prows is None else b64(prows, "<u2"), "t": round(now, 6), "dt": round(dt, 6), "c": commits,
-                    "conf": b64(conf, "<f4"), "am": b64(am, "<i4"),
-                    "drift": None if drift is None else b64(drift, "<f4"), "delta": None if delta is None else b64(delta, "<f4"),
-                    "gate": None if gate is None else b64(gate, "<f4"),
-                    "win": b64(win, "<u2") if first and is_polestar else None, "lab": b64(labels, "u1") if first and is_polestar else None,
-                    "cs": None if cs is None else b64(cs, "<f4"), "sel": None if sel is None else b64(sel, "u1"), "pts": None, "cand": None,
-                    "stale": None, "fulldrift": None, "ph": {"attention": dt * 0.4, "mlp": dt * 0.4}, "par": [], "x": {}}
+            step = {
+                "i": len(steps),
+                "b": b,
+                "s": s,
+                "e": e,
+                "k": kind,
+                "rf": int(refresh),
+                "why": (f"N {last} > τ_upd 3" if last > 3 else f"M {since} > τ_upd 3") if refresh else "",
+                "N": None if first or not is_polestar else last,
+                "M": None if first or not is_polestar else since,
+                "rows": rows,
+                "prows": None if prows is None else b64(prows, "<u2"),
+                "t": round(now, 6),
+                "dt": round(dt, 6),
+                "c": commits,
+                "conf": b64(conf, "<f4"),
+                "am": b64(am, "<i4"),
+                "drift": None if drift is None else b64(drift, "<f4"),
+                "delta": None if delta is None else b64(delta, "<f4"),
+                "gate": None if gate is None else b64(gate, "<f4"),
+                "win": b64(win, "<u2") if first and is_polestar else None,
+                "lab": b64(labels, "u1") if first and is_polestar else None,
+                "cs": None if cs is None else b64(cs, "<f4"),
+                "sel": None if sel is None else b64(sel, "u1"),
+                "pts": None,
+                "cand": None,
+                "stale": None,
+                "fulldrift": None,
+                "ph": {"attention": dt * 0.4, "mlp": dt * 0.4},
+                "par": [],
+                "x": {},
+            }
             if level == "full":
                 if is_polestar and (first or refresh):
-                    spread = centroids[:, labels.astype(int)[0]] if False else np.stack([centroids[i, labels[i]] for i in range(n_layers)])
+                    spread = np.stack([centroids[i, labels[i]] for i in range(n_layers)])
                     pts = np.concatenate([spread + np.random.default_rng(b).normal(0, 0.55, spread.shape) + rng.normal(0, 0.05, spread.shape), centroids], 1)
                     step["pts"] = b64(pts, "<f4")
                 tok = rng.integers(4, len(vocab.tokens), (B, 5))
@@ -176,9 +313,20 @@ def metrics(header, steps):
         for c in s["c"]:
             reasons[c[3]] = reasons.get(c[3], 0) + 1
     n = len(steps)
-    return {"nfe": n, "tpf": own / n, "tpf_all": len(tokens) / n, "tps": own / seconds, "tps_all": len(tokens) / seconds, "seconds": seconds,
-            "tokens": len(tokens), "non_eos": own, "rows": sum(s["rows"] for s in steps), "rows_per_token": sum(s["rows"] for s in steps) / len(tokens),
-            "reasons": reasons, "text": ""}
+    return {
+        "nfe": n,
+        "tpf": own / n,
+        "tpf_all": len(tokens) / n,
+        "tps": own / seconds,
+        "tps_all": len(tokens) / seconds,
+        "seconds": seconds,
+        "tokens": len(tokens),
+        "non_eos": own,
+        "rows": sum(s["rows"] for s in steps),
+        "rows_per_token": sum(s["rows"] for s in steps) / len(tokens),
+        "reasons": reasons,
+        "text": "",
+    }
 
 
 def messages(*, run="r1", compare=True, per_message=4, end=True, status="done", **kw) -> list[str]:
@@ -196,7 +344,7 @@ def messages(*, run="r1", compare=True, per_message=4, end=True, status="done", 
         header, vocab, steps = decode(lane=lane, method=method, title=title, rate=rate or own_rate, seed=seed + extra, **kw)
         send({"type": "header", "lane": lane, "header": header}, {"type": "vocab", "map": vocab})
         for i in range(0, len(steps), per_message):
-            send({"type": "steps", "lane": lane, "steps": steps[i:i + per_message]})
+            send({"type": "steps", "lane": lane, "steps": steps[i : i + per_message]})
         if end:
             send({"type": "end", "lane": lane, "status": "done", "metrics": metrics(header, steps)})
     if end:
