@@ -37,12 +37,13 @@ def groups_of(d: int) -> int:
 def e2m1_codes(y: torch.Tensor) -> torch.Tensor:
     """E2M1 bit patterns (int32, 0..15) of fp32 ``y``, rounded to nearest even, saturating at 6; the sign of zero is kept.
 
-    Adding 1.5 * 2^22 * p to |y|, p the power of two below it (at least 1), leaves |y| / (p/2) rounded to nearest even in the low bits.
+    With p the power of two below |y| (at least 1), |y| + p (1.5 * 2^22 + 1) holds |y| / (p/2), rounded to nearest even, plus 2 in its low bits; the
+    exponent of p, doubled, completes the pattern (the 2 cancels the exponent's bias, modulo 8).
     """
     a = y.abs().clamp_(max=6.0)
     exponent = a.clamp(min=1.0).view(torch.int32).bitwise_and_(0x7F800000)
-    a.add_(exponent.view(torch.float32).mul(1.5 * 2.0**22))
-    code = exponent.bitwise_right_shift_(22).add_(a.view(torch.int32)).add_(2).bitwise_and_(7)  # 2 = -(127 << 1) mod 8
+    a.add_(exponent.view(torch.float32), alpha=1.5 * 2.0**22 + 1)
+    code = exponent.bitwise_right_shift_(22).add_(a.view(torch.int32)).bitwise_and_(7)
     return code.add_(y.view(torch.int32).bitwise_right_shift(28).bitwise_and_(8))
 
 
@@ -61,7 +62,7 @@ def quantize_torch(x: torch.Tensor, *, check: bool) -> tuple[torch.Tensor, torch
     for start in range(0, x.shape[0], rows):
         part = slice(start, start + rows)
         _quantize_rows(x[part], packed[part], scales[part])
-    if check:
+    if check and scales.numel() and int(scales.max()) == E4M3_NAN:
         require_finite(scales.view(*lead, g) == E4M3_NAN, x.view(*lead, g, GROUP), "quantize_nvfp4")
     return packed.view(*lead, g * GROUP // 2), scales.view(*lead, g)
 
@@ -69,12 +70,11 @@ def quantize_torch(x: torch.Tensor, *, check: bool) -> tuple[torch.Tensor, torch
 def _quantize_rows(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor) -> None:
     """fp32 groups [r, g, 16] into packed [r, g*8] and scales [r, g]."""
     amax = x.abs().amax(-1)
-    scale = amax.div(6.0).clamp_(max=E4M3_MAX).to(torch.float8_e4m3fn).to(torch.float32)
-    some = amax > 0
-    scale = torch.where(some, scale.clamp(min=E4M3_TINY), scale)
-    scales.copy_(scale.to(torch.float8_e4m3fn).view(torch.uint8)).masked_fill_(~torch.isfinite(amax), E4M3_NAN)
-    codes = e2m1_codes(x.div(scale.masked_fill_(~some, 1.0).unsqueeze(-1)))
-    pairs = codes.view(torch.int64).flatten(1)  # little-endian: channel 2i in the low half
+    # 0 * amax is NaN where amax is not finite, and the E4M3 of NaN is NaN of either sign.
+    bits = amax.div(6.0).clamp_(max=E4M3_MAX).add_(amax, alpha=0.0).to(torch.float8_e4m3fn).view(torch.uint8).bitwise_and_(0x7F)
+    torch.maximum(bits, (amax > 0).view(torch.uint8), out=scales)  # a scale that would round to 0 is the smallest one
+    divisor = scales.view(torch.float8_e4m3fn).to(torch.float32).clamp_(min=E4M3_TINY)
+    pairs = e2m1_codes(x.div(divisor.unsqueeze(-1))).view(torch.int64).flatten(1)  # little-endian: channel 2i in the low half
     packed.copy_(pairs.bitwise_right_shift(28).bitwise_or_(pairs))
 
 
