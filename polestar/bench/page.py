@@ -20,7 +20,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 1.05
-SETTINGS = {"gen_length": 256, "tau_s": 1.05}
+SETTINGS = {"gen_length": 256, "tau_s": 1.05}  # numbers of the page
+OFF = ("drift_commit", "suffix_commit")  # its switches: without them, and with this τ_s, a pass commits one token
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
@@ -32,7 +33,8 @@ def alone(loaded: Any, prompt: str, *, warm_up: bool) -> float:
     from polestar.config import DecodeConfig
     from polestar.session import Session
 
-    session = Session(loaded, loaded.codec.encode_chat(prompt), DecodeConfig.make(method="polestar", **SETTINGS), level="full", warm_up=warm_up)
+    config = DecodeConfig.make(method="polestar", **SETTINGS, **dict.fromkeys(OFF, False))
+    session = Session(loaded, loaded.codec.encode_chat(prompt), config, level="full", warm_up=warm_up)
     began = time.monotonic()
     for _ in session.steps():
         pass
@@ -63,6 +65,8 @@ class Watched:
             box.fill(str(value))
             box.press("Enter")
             box.blur()
+        for name in OFF:
+            self.page.uncheck(f"#ps-{name} input")
         self.page.evaluate(
             """() => { window.ended = null; window.updates = 0; const app = window.polestar.app, receive = app.receive;
             app.receive = (m) => { const end = JSON.parse(m).events.find((e) => e.type === 'end');

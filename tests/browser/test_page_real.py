@@ -11,6 +11,19 @@ import pytest
 HOSTILE = "${HOME} <img src=x onerror=alert(1)> {{value}}"
 
 
+def one_by_one(t) -> None:
+    """One token a pass: nothing reaches τ_s, and the other two rules are off."""
+    t.number("tau_s", 1.05)
+    t.page.uncheck("#ps-drift_commit input")
+    t.page.uncheck("#ps-suffix_commit input")
+
+
+def slowly(t) -> None:
+    """Two passes a second, so that a run still goes on when the test looks, however busy the machine is."""
+    t.page.click("#ps-pace input")
+    t.page.click("[role=option]:has-text('2 passes/s')")
+
+
 @pytest.fixture(scope="module")
 def app(serve_app):
     return serve_app()
@@ -29,7 +42,7 @@ def test_a_prompt_is_decoded_live_beside_fast_dllm(app, tab):
     t.js("""() => { window.early = null; const look = setInterval(() => { const l = window.polestar.app.store.lanes;
         if (l.A?.n > 0 && document.documentElement.dataset.run === 'running') { early = [l.A.n, l.B?.n ?? 0]; clearInterval(look); } }, 20); }""")
     t.number("gen_length", 256)
-    t.number("tau_s", 1.05)
+    one_by_one(t)
     t.run()
     t.wait("() => window.early !== null")
     assert t.js("window.early[1]") == 0  # tokens of A are there before B has begun
@@ -39,7 +52,7 @@ def test_a_prompt_is_decoded_live_beside_fast_dllm(app, tab):
     for lane, method in (("A", "polestar"), ("B", "fast-dllm-dual")):
         name, passes, tokens, text, model = lanes[lane]
         assert (name, tokens, model) == (method, 256, "demo")
-        assert 200 < passes <= 256  # one token a pass, and pre-commits and drift events besides
+        assert passes == 256
         assert text.strip() and text.strip()[:12] in t.text()
 
 
@@ -63,13 +76,12 @@ def test_sliders_move_during_a_run_and_the_log_says_so(app, tab):
     t = tab(app.url)
     t.page.uncheck("#ps-compare input")
     t.number("gen_length", 128)
-    t.number("tau_s", 1.05)
-    t.page.click("#ps-pace input")
-    t.page.click("[role=option]:has-text('10 passes/s')")
+    one_by_one(t)
+    slowly(t)
     t.run()
     t.wait_passes(3)
     t.number("alpha", 2.5)
-    t.wait("() => JSON.stringify(window.polestar.app.store.lanes.A.steps.map((s) => s.par ?? s.changes)).includes('alpha')")
+    t.wait("() => JSON.stringify(window.polestar.app.store.lanes.A.steps.map((s) => s.changes)).includes('alpha')")
     t.click("stop")
     t.wait_state("stopped")
 
@@ -77,17 +89,16 @@ def test_sliders_move_during_a_run_and_the_log_says_so(app, tab):
 def test_stop_keeps_what_was_decoded_and_the_model_is_free(app, tab):
     t = tab(app.url)
     t.page.uncheck("#ps-compare input")
-    t.number("tau_s", 1.05)
+    one_by_one(t)
+    slowly(t)
     t.run()
     t.wait_passes(3)
     t.click("stop")
     t.wait_state("stopped")
     assert 3 <= t.passes() < 256
-    t.number("gen_length", 32)
+    t.number("gen_length", 8)
     t.run()
-    t.wait_state("running", "done")
-    t.wait_state("done")
-    assert t.js("window.polestar.app.store.lanes.A.metrics.tokens") == 32
+    t.wait("() => window.polestar.app.store.lanes.A?.metrics?.tokens === 8")
 
 
 def test_hostile_text_is_text(app, tab):
@@ -116,7 +127,7 @@ def test_presets_methods_and_reset_set_the_controls(app, tab):
     t.page.click("[role=option]:has-text('Vanilla')")
     t.wait("() => !document.querySelector('#ps-alpha')")
     t.page.click("#ps-method-a input")
-    t.page.click("[role=option] >> text=/^Polestar$/")
+    t.page.locator("[role=option]", has_text="Polestar").first.click()
     t.wait("() => document.querySelector('#ps-alpha input[type=number]')?.value === '10'")
     t.click("reset")
     t.wait("() => document.querySelector('#ps-tau_upd input[type=number]').value === '3'")
