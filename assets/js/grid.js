@@ -202,7 +202,7 @@ export function mount(root, store, {lane, tip}) {
       ctx.strokeStyle = t.acc;
       ctx.lineWidth = 1.5;
       ctx.beginPath();
-      ctx.roundRect(x - 0.5, y - 0.5, w + 1, h + 1, 3.5);
+      ctx.roundRect(x + 0.25, y + 0.25, w - 0.5, h - 0.5, 3);
       ctx.stroke();
     }
     if (o.lit) { ctx.fillStyle = t.acc; ctx.beginPath(); ctx.arc(x + L.cw - 5.5, y + 3, 1.8, 0, 7); ctx.fill(); }

@@ -13,8 +13,8 @@ import {passAxis, tickStep} from './passaxis.js';
 import {rgb} from './theme.js';
 
 const SCALES = {
-  drift: {lo: 0, hi: 2, logLo: 1e-2, logHi: 10, unit: 'nats', name: 'drift δ'},
-  delta: {lo: 0, hi: 2, logLo: 1e-2, logHi: 10, unit: 'nats', name: 'Δ'},
+  drift: {lo: 0, hi: 10, logLo: 1e-2, logHi: 10, unit: 'nats', name: 'drift δ'},
+  delta: {lo: 0, hi: 10, logLo: 1e-2, logHi: 10, unit: 'nats', name: 'Δ'},
   conf: {lo: 0, hi: 1, logLo: 0, logHi: 0, unit: '', name: 'confidence'},
 };
 const TOP = 15;
@@ -141,11 +141,11 @@ export function mount(root, store, {tip}) {
     ctx.fillStyle = t.mut;
     ctx.textAlign = 'left';
     setFont(ctx, `10px ${MONO}`);
-    const ticks = scale.isLog ? [10, 1, 0.1, 0.01] : scale.hi === 1 ? [1, 0.75, 0.5, 0.25, 0] : [2, 1.5, 1, 0.5, 0];
+    const ticks = scale.isLog ? [10, 1, 0.1, 0.01] : scale.hi === 1 ? [1, 0.75, 0.5, 0.25, 0] : [10, 7.5, 5, 2.5, 0];
     for (const v of ticks) {
       const at = y + (1 - scale.level(v)) * h;
       ctx.fillRect(x + 8, Math.min(y + h - 1, at), 3, 1);
-      ctx.fillText(v === 10 && scale.isLog ? '≥10' : v === 0.01 && scale.isLog ? '≤.01' : v === 2 && !scale.isLog && scale.hi === 2 ? '≥2' : String(v).replace(/^0\./, '.'), x + 13, Math.max(y + 4, Math.min(y + h - 4, at)));
+      ctx.fillText(v === 10 ? '≥10' : v === 0.01 ? '≤.01' : String(v).replace(/^0\./, '.'), x + 13, Math.max(y + 4, Math.min(y + h - 4, at)));
     }
     if (scale.unit) ctx.fillText(scale.unit, x - 2, 5.5);
   }

@@ -34,6 +34,7 @@ export function mount(root, store, {app}) {
   const reasons = REASONS.slice(1, 5).map((name) => el('span', {className: `reason r-${name}`, title: `${REASON_LABEL[name]}: ${HELP[name]}`}, el('i'), el('span', {text: name})));
   const marks = MARKS.map(([cls, label, help]) => el('span', {className: 'legend-item', title: help}, el('i', {className: cls}), el('span', {text: label})));
   const where = el('button', {type: 'button', className: 'link', title: 'Jump to the first divergence', on: {click: () => { const d = store.divergence(); if (d?.first) jump(store, d.first); }}});
+  marks.splice(2, 1); // the outline of the block needs no words in the line; the help has them
   root.append(...reasons, ...marks, el('span', {className: 'sp'}), where);
 
   const close = el('button', {type: 'button', className: 'ib', 'aria-label': 'Close help', on: {click: () => help.close()}}, icon('close'));

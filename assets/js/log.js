@@ -130,6 +130,12 @@ export class LaneLog {
     const at = p < 0 ? -1 : this.entryOf[p];
     if (at < 0 || at === undefined || this.steps[at].block !== this.steps[p].block) return null;
     const {win, lab} = this.steps[at];
-    return win ? {at, win, lab, K: this.header.config.K || 8} : null;
+    if (!win || !lab) return null;
+    // K may have changed since the header was written: the arrays know.
+    const n = this.header.n_layers;
+    const scored = this.steps[Math.max(0, this.refreshOf[p])];
+    const placed = this.pointsOf[p] >= 0 ? this.steps[this.pointsOf[p]].pts : null;
+    const K = scored.cs ? scored.cs.length / n : placed ? placed.length / 2 / n - win.length : this.header.config.K || 8;
+    return {at, win, lab, K};
   }
 }

@@ -9,7 +9,8 @@ import {el, icon, say} from './dom.js';
 
 /** [style, chip text, line] for the present state. */
 export function words(store) {
-  const {state, text, place} = store.status;
+  const {state, place} = store.status;
+  const text = store.status.text === state ? '' : store.status.text;
   const log = store.lanes[store.focus];
   const p = store.passOf(store.focus);
   const step = log?.steps[p];
@@ -64,7 +65,7 @@ export function makeStatus(store, {samples, send}) {
       say(para, text || 'The model decodes one run at a time; yours starts by itself.');
     } else if (state === 'running') { say(headline, 'First pass'); say(para, text || 'The first forward pass is being computed.'); } else {
       say(headline, 'Watch a diffusion language model decode, pass by pass');
-      say(para, text || 'Write a prompt at the left and press Run, or look at a recorded run first.');
+      say(para, text || `Write a prompt at the left and press Run${samples.length ? ', or look at a recorded run first' : ''}.`);
     }
   }
   return {chip, line, banner, empty, watch: () => store.watch(['data', 'cursor', 'view', 'status'], draw)};

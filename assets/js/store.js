@@ -16,7 +16,7 @@ export const LANES = ['A', 'B'];
 export class Store {
   constructor(send) {
     this.send = send;
-    this.view = {focus: 'A', align: 'pass', layer: 0, proj: 'pca', log: true, metric: 'drift', fold: true, speed: 8, kind: 'block'};
+    this.view = {focus: 'A', align: 'pass', layer: null, proj: 'pca', log: true, metric: 'drift', fold: true, speed: 8, kind: 'block'};
     this.rev = {data: 0, cursor: 0, sel: 0, hover: 0, view: 0, size: 0, theme: 0, status: 0};
     this.status = {state: 'empty', text: '', place: null};
     this.listeners = new Set();
@@ -84,7 +84,7 @@ export class Store {
 
   on_header({lane, header}) {
     this.lanes[lane] = new LaneLog(lane, header);
-    if (this.view.layer >= header.n_layers) this.view.layer = header.n_layers - 1;
+    if (this.view.layer === null || this.view.layer >= header.n_layers) this.view.layer = header.n_layers >> 1;
     this.nameEos();
     this.touch('data');
   }

@@ -62,7 +62,7 @@ export function drawLife(view, t, s, commit, cursor, onlyConf) {
       s[key].forEach((v, i) => {
         if (!Number.isFinite(v)) { pen = false; return; }
         if (pen) ctx.lineTo(X(s.x[i]), Y(v)); else ctx.moveTo(X(s.x[i]), Y(v));
-        if (!pen && !Number.isFinite(s[key][i + 1])) ctx.fillRect(X(s.x[i]) - 1.5, Y(v) - 1.5, 3, 3);
+        if (key !== 'tau' && (n <= 10 || (!pen && !Number.isFinite(s[key][i + 1])))) ctx.fillRect(X(s.x[i]) - 2, Y(v) - 2, 4, 4);
         pen = true;
       });
       ctx.stroke();
