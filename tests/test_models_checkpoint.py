@@ -232,7 +232,7 @@ def test_memory_is_checked_before_anything_is_read(directory):
 
 def test_without_bitsandbytes_the_error_is_one_sentence(directory, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    with pytest.raises(ValueError, match=r"4-bit weights need bitsandbytes.*polestar\[quantize\]"):
+    with pytest.raises(ValueError, match=r"4-bit weights need bitsandbytes.*pip install bitsandbytes"):
         load_model(directory, device="cpu", quantize="4bit")
 
 

@@ -16,8 +16,8 @@ from typing import Any
 class Engine:
     """The real engine, `polestar`."""
 
-    def __init__(self, device: str | None = None, dtype: str | None = None):
-        self.device, self.dtype = device, dtype
+    def __init__(self, device: str | None = None, dtype: str | None = None, quantize: str | None = None):
+        self.device, self.dtype, self.quantize = device, dtype, quantize
         self._lock = threading.Lock()
         self._name: str | None = None
         self._loaded: Any = None
@@ -38,7 +38,7 @@ class Engine:
                 self._warm.clear()
                 if before is not None:
                     before.free()
-                self._loaded = load_model(name, device=self.device, dtype=self.dtype, progress=progress)
+                self._loaded = load_model(name, device=self.device, dtype=self.dtype, quantize=self.quantize, progress=progress)
                 self._name = name
             return self._loaded
 

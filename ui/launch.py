@@ -29,6 +29,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     p.add_argument("--auth", metavar="USER:PASSWORD", help="ask for this name and password")
     p.add_argument("--device", help="cpu or cuda (default: what the machine has)")
     p.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="number format of the model")
+    p.add_argument("--quantize", choices=("8bit", "4bit"), help="hold the model's projections in 8 or 4 bits (needs bitsandbytes)")
     args = p.parse_args(argv)
     if args.auth is not None and not all(args.auth.partition(":")[::2]):
         p.error(f"--auth takes USER:PASSWORD, not {args.auth!r}; give both, with a colon between")
@@ -44,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
     from .engine import Engine
 
-    page = serve(Engine(args.device, args.dtype), args)
+    page = serve(Engine(args.device, args.dtype, args.quantize), args)
     try:
         page.block_thread()
     except KeyboardInterrupt:

@@ -32,10 +32,11 @@ def run(name: str, body: Callable[[argparse.Namespace], int | None], parser: arg
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """--model, --dtype, --device, --threads, --quiet."""
+    """--model, --dtype, --device, --quantize, --threads, --quiet."""
     parser.add_argument("--model", default="demo", help="a name of `polestar models`, or a directory (default: demo, the bundled model)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: what suits the device")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, mps; default: the best there is")
+    parser.add_argument("--quantize", choices=("8bit", "4bit"), help="hold the projections in 8 or 4 bits (needs bitsandbytes)")
     parser.add_argument("--threads", type=int, help="CPU threads of the engine")
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no remarks")
 
@@ -74,7 +75,7 @@ def load(args: argparse.Namespace):
 
     if args.threads:
         torch.set_num_threads(args.threads)
-    return load_model(args.model, device=args.device, dtype=args.dtype)
+    return load_model(args.model, device=args.device, dtype=args.dtype, quantize=args.quantize)
 
 
 def prompt_ids_from(loaded, *, text: str | None, ids: str | None) -> list[int]:

@@ -25,7 +25,7 @@ FILES = [
 ]  # fmt: skip
 
 
-class DownloadError(RuntimeError):
+class DownloadError(ValueError):
     """The checkpoint could not be fetched; one sentence says why and what to do."""
 
 

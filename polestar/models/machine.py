@@ -20,7 +20,7 @@ ROOM = 1.1
 _BYTES = {"8bit": 1.0, "4bit": 4.13 / 8}
 
 
-class NotEnoughMemory(RuntimeError):
+class NotEnoughMemory(ValueError):
     """The model does not fit. The message says what it needs, what the machine has, and what to do instead."""
 
 

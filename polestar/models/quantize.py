@@ -25,7 +25,7 @@ def library(quantize: str) -> ModuleType:
         import bitsandbytes
     except Exception as error:
         raise ValueError(
-            f"{quantize[0]}-bit weights need bitsandbytes, which cannot be imported here ({error}); install polestar[quantize] or leave --quantize out"
+            f"{quantize[0]}-bit weights need bitsandbytes, which cannot be imported here ({error}); pip install bitsandbytes or leave --quantize out"
         ) from None
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of every cast of every pass
     return bitsandbytes
