@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from polestar.cache.d2 import D2_PARAMS, D2Cache
+from polestar.cache.dkv import DKV_PARAMS, DKVCache
+from polestar.cache.dllm import DLLM_PARAMS, DLLMCache
 from polestar.cache.dream import DreamDualCache, DreamPrefixCache
 from polestar.cache.dynamic import DYNAMIC_PARAMS, DynamicCache
 from polestar.cache.elastic import ELASTIC_PARAMS, ElasticCache
@@ -133,6 +135,14 @@ _ROWS = (
     Method(
         name="klass", title="KLASS", commit=Klass, params=KLASS_PARAMS, presets={"paper": {}, "release": {"block_length": 64, "exclude_mask": False}},
         help="Commits tokens that are confident and whose distribution has stopped changing; every row recomputed, no cache.",
+    ),
+    Method(
+        name="dllm-cache", title="dLLM-Cache", cache=DLLMCache, shared=("tau_s",), params=DLLM_PARAMS,
+        help="Prompt and generation are recomputed at intervals, in between a fixed share of rows whose values turned most.",
+    ),
+    Method(
+        name="dkv-cache", title="dKV-Cache", cache=DKVCache, shared=("tau_s",), params=DKV_PARAMS,
+        help="Keys and values of a token are kept one pass after it was decoded; masks are recomputed every pass.",
     ),
 )
 

@@ -14,6 +14,8 @@ EVERYTHING = {
     "elastic-cache": {"reset_layer": 0},
     "d2cache": {"masks": 44, "rollout_p": 1},
     "dynamic-dllm": {"window_size": 0, "layer_budget": 44, "prompt_interval": 1},
+    "dllm-cache": {"prompt_interval": 1, "gen_interval": 1},
+    "dkv-cache": {"cache_steps": 1},
 }
 
 
@@ -56,3 +58,24 @@ def test_entropy_cache_without_threshold_is_parallel(llada):
     assert [(s.kind, s.rows, s.block_start, s.block_end, s.commits) for s in ours] == [
         (s.kind, s.rows, s.block_start, s.block_end, s.commits) for s in parallel
     ]
+
+
+def test_dllm_cache_computes_a_share_of_rows_between_intervals(llada):
+    steps = steps_of(llada, "dllm-cache", prompt_interval=6, gen_interval=4, rho=0.25)
+    prompt, n = len(PROMPT), llada.config.n_layers
+    for step in steps:
+        generation = 44 if step.index % 4 == 0 else 11
+        expected = generation + (prompt if step.index % 6 == 0 else 0)
+        assert step.extra.get("layer_rows", [prompt + 44] * n) == [prompt + 44] + [expected] * (n - 1)
+
+
+def test_dkv_cache_feeds_masks_and_the_last_commits(llada):
+    steps = steps_of(llada, "dkv-cache", cache_steps=5)
+    left, number, last = 44, 0, 0
+    for step in steps:
+        number = 0 if step.kind == "entry-full" else number + 1
+        full = number < 2 or number % 5 == 0
+        assert step.rows == (len(PROMPT) + 44 if full else left + last)
+        assert step.refresh == (full and number > 0)
+        last = len(step.commits)
+        left -= last

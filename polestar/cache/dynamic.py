@@ -112,7 +112,7 @@ class DynamicCache(CachePolicy):
         self.mlp: Float[Tensor, "n L d"] | None = None
         self.passes = 0
         self.centre = 0  # the last position committed
-        self.weights: Float[Tensor, "n"] | None = None
+        self.drift: list[float] = []  # mean turn of each layer's values in the pass before
         self.hook: DynamicHook | None = None
 
     def plan(self, run: Run, masked: Int[Tensor, "m"]) -> ForwardPlan:
@@ -144,13 +144,14 @@ class DynamicCache(CachePolicy):
     def budgets(self, run: Run) -> list[int]:
         """Drifting rows that each layer may recompute."""
         n, G, budget = run.model.cfg.n_layers, run.length - run.prompt_length, run.config.layer_budget
-        if self.weights is None or run.config.layer_weight_scale == 0 or self.passes < 2:
+        if run.config.layer_weight_scale == 0 or self.passes < 2:  # the first pass had nothing to turn from
             return [min(budget, G)] * n
-        return [min(int(budget * n * w + 1e-6), G) for w in self.weights.tolist()]
+        weights = torch.softmax(torch.tensor(self.drift, dtype=torch.float64) * run.config.layer_weight_scale, 0)
+        return [min(int(budget * n * w + 1e-6), G) for w in weights.tolist()]
 
     def committed(self, run: Run, commits: list[Commit]) -> None:
         self.passes += 1
-        self.weights = torch.softmax(torch.tensor(self.hook.drift, dtype=torch.float64) * run.config.layer_weight_scale, 0)
+        self.drift = self.hook.drift
         if commits:
             self.centre = max(c.position for c in commits)
 
@@ -158,4 +159,5 @@ class DynamicCache(CachePolicy):
         hook, start = self.hook, run.prompt_length
         step.extra["budgets"] = list(hook.used)
         step.extra["value_drift"] = list(hook.drift)
-        step.extra["window"] = [hook.window[0] + start, hook.window[1] + start]
+        if hook.window[0] < hook.window[1]:
+            step.extra["window"] = [hook.window[0] + start, hook.window[1] + start]
