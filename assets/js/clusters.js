@@ -77,7 +77,15 @@ export function mount(root, store, {tip, onNote}) {
     const xs = [];
     const ys = [];
     for (const pts of sc.all()) for (let i = 0; i + 1 < pts.length; i += 2) if (Number.isFinite(pts[i]) && Number.isFinite(pts[i + 1])) { xs.push(pts[i]); ys.push(pts[i + 1]); }
-    const range = (a) => { a.sort((x, y) => x - y); if (!a.length) return [-1, 1]; const lo = a[0]; const hi = a[a.length - 1]; return hi - lo < 1e-9 ? [lo - 1, hi + 1] : [lo, hi]; };
+    // A few far points must not squeeze the rest: the frame holds 96 % of the run's points, the others sit on its edge.
+    const range = (a) => {
+      if (!a.length) return [-1, 1];
+      a.sort((x, y) => x - y);
+      const lo = a[Math.floor(a.length * 0.02)];
+      const hi = a[Math.floor((a.length - 1) * 0.98)];
+      const pad = (hi - lo) * 0.04;
+      return hi - lo < 1e-9 ? [lo - 1, hi + 1] : [lo - pad, hi + pad];
+    };
     b = {x: range(xs), y: range(ys), key: k};
     if (bounds.size > 60) bounds.clear();
     bounds.set(k, b);
@@ -113,8 +121,9 @@ export function mount(root, store, {tip, onNote}) {
 
   function paint(ctx, t, log, sc, b) {
     dots = [];
-    const X = (v) => PAD + ((v - b.x[0]) / (b.x[1] - b.x[0])) * (view.w - 2 * PAD);
-    const Y = (v) => view.h - PAD - ((v - b.y[0]) / (b.y[1] - b.y[0])) * (view.h - 2 * PAD);
+    const share = (v, [lo, hi]) => Math.max(-0.02, Math.min(1.02, (v - lo) / (hi - lo)));
+    const X = (v) => PAD + share(v, b.x) * (view.w - 2 * PAD);
+    const Y = (v) => view.h - PAD - share(v, b.y) * (view.h - 2 * PAD);
     ctx.strokeStyle = t.line;
     ctx.lineWidth = 1;
     if (b.x[0] < 0 && b.x[1] > 0) { ctx.beginPath(); ctx.moveTo(X(0), 4); ctx.lineTo(X(0), view.h - 4); ctx.stroke(); }

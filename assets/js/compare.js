@@ -20,9 +20,9 @@ export function table(A, B) {
     ['rows, main passes', A.n ? A.rows[A.n - 1] : null, B.n ? B.rows[B.n - 1] : null, 0, false],
     ['rows with packets', all(A), all(B), 0, false],
     ['TPF', a.tpf, b.tpf, 2, true],
-    ['TPF, all positions', a.tpfAll, b.tpfAll, 2, true],
+    ['TPF of all positions', a.tpfAll, b.tpfAll, 2, true],
     ['TPS', a.tps, b.tps, 1, true],
-    ['TPS, all positions', a.tpsAll, b.tpsAll, 1, true],
+    ['TPS of all positions', a.tpsAll, b.tpsAll, 1, true],
     ['rows per token', a.rows, b.rows, 1, false],
   ];
 }

@@ -11,7 +11,7 @@ export const RIGHT = 54;
 export function passAxis(store, width) {
   const log = store.lanes[store.focus];
   const longest = log ? log.n : 0;
-  const room = log && log.status !== 'open' ? Math.max(28, longest) : Math.max(40, Math.ceil((longest + 2) / 20) * 20);
+  const room = log && log.status !== 'open' ? Math.max(16, longest) : Math.max(40, Math.ceil((longest + 2) / 20) * 20);
   const cw = Math.max(0.2, (width - LEFT - RIGHT) / room);
   return {cw, n: longest, room, left: LEFT, right: width - RIGHT, x: (i) => LEFT + i * cw, at: (px) => Math.floor((px - LEFT) / cw)};
 }
