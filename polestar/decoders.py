@@ -122,7 +122,7 @@ _ROWS = (
     Method(
         name="entropycache", title="EntropyCache", cache=EntropyCache, shared=("tau_s",), params=ENTROPY_PARAMS,
         help="Recomputes every row only after a token of high entropy was decoded; else the block's masks and recent tokens.",
-        note="Reconstructed: the paper has no published code and does not give τ_E; the default is this project's calibration.",
+        note="Reconstructed: the paper has no published code and does not give τ_E; the default comes from a scan on the bundled model.",
     ),
     Method(
         name="adablock", title="AdaBlock-dLLM", scheduler=AdaBlock, cache=ChosenCache, shared=("tau_s",), params=ADABLOCK_PARAMS,
