@@ -117,8 +117,8 @@ def test_judge_counts_to_the_first_eos_and_uses_the_problems_own_check():
     for i, own in enumerate(commits):
         block, start, end = (0, 2, 5) if i < 2 else (1, 5, 8)
         trace.append(
-            Step(index=i, block=block, block_start=start, block_end=end, kind="within" if i == 1 else "entry-full", rows=8, seconds=0.25, elapsed=0.25 * (i + 1),
-                 commits=[Commit(p, t, 0.95, "confidence") for p, t in own])
+            Step(index=i, block=block, block_start=start, block_end=end, kind="within" if i == 1 else "entry-full", rows=8, seconds=0.25,
+                 elapsed=0.25 * (i + 1), commits=[Commit(p, t, 0.95, "confidence") for p, t in own])
         )  # fmt: skip
     codec = SimpleNamespace(decode=lambda ids: " ".join(map(str, ids)))
     problem = Problem("list", "copy", "p", "7 8", lambda text: "" if text == "7 8" else f"not 7 8 but {text}")
@@ -243,25 +243,25 @@ def test_the_verdict_says_wins_losses_and_what_is_not_shown():
 
 def bench(tiny, tmp_path, *more):
     return demo.main(
-        ["--model", str(tiny.path), "--dtype", "float32", "--device", "cpu", "--quiet", "--families", "calc", "list", "--gen-length", "32",
+        ["--model", str(tiny.path), "--dtype", "float32", "--device", "cpu", "--quiet", "--families", "calc", "--gen-length", "32",
          "--out", str(tmp_path), *more]
     )  # fmt: skip
 
 
 def test_command_writes_report_and_card_and_repeats_nothing(tiny, tmp_path, capsys, monkeypatch):
     card = tmp_path / "card.md"
-    card.write_text("before\n<!-- bench demo: measured -->\nold\n<!-- /bench demo: measured -->\nafter\n")
+    card.write_text("before\n<!-- bench demo: measured -->\nOUTDATED\n<!-- /bench demo: measured -->\nafter\n")
     assert bench(tiny, tmp_path, "--n", "2", "--scan", "--scan-n", "1", "--card", str(card)) == 0
     report = json.loads((tmp_path / "demo.json").read_text())
     lines = (tmp_path / "results.jsonl").read_text().splitlines()
     assert len({json.dumps([json.loads(x)[k] for k in ("job", "prompt")]) for x in lines}) == len(lines)
-    assert {t["name"]: t["problems"] for t in report["tables"]}["methods"] == 4
-    assert all(t["problems"] == 2 for t in report["tables"] if t["name"].startswith("scan "))
+    assert {t["name"]: t["problems"] for t in report["tables"]}["methods"] == 2
+    assert all(t["problems"] == 1 for t in report["tables"] if t["name"].startswith("scan "))
     assert report["asked"]["n"] == 2 and report["families"]["calc"]["gen_length"] == 32
     text = (tmp_path / "demo.md").read_text()
-    assert "| polestar |" in text and "polestar against fast-dllm-dual, 4 problems" in text and text.strip() in capsys.readouterr().out
+    assert "| polestar |" in text and "polestar against fast-dllm-dual, 2 problems" in text and text.strip() in capsys.readouterr().out
     filled = card.read_text()
-    assert filled.startswith("before\n") and filled.endswith("after\n") and "old" not in filled and "| polestar |" in filled
+    assert filled.startswith("before\n") and filled.endswith("after\n") and "OUTDATED" not in filled and "| polestar |" in filled
 
     def refuse(*_, **__):
         raise AssertionError("a finished decode was repeated")

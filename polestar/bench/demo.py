@@ -72,7 +72,7 @@ def _bench(args: argparse.Namespace) -> int:
             decode_all(loaded, families, lengths, wanted, store, share=share, quiet=args.quiet)
         except KeyboardInterrupt:
             stopped = True
-    about = {"model": describe(loaded), "machine": machine(), "asked": {"n": args.n, "scan_n": args.scan_n}, "families": {}}
+    about = {"model": describe(loaded, store.model), "machine": machine(), "asked": {"n": args.n, "scan_n": args.scan_n}, "families": {}}
     for family, problems in families.items():
         answers = [len(loaded.codec.encode(p.answer)) for p in problems]
         about["families"][family] = {
@@ -124,14 +124,14 @@ def decode_all(
     return len(todo)
 
 
-def describe(loaded: Any) -> dict[str, Any]:
-    """What was measured."""
+def describe(loaded: Any, named: str) -> dict[str, Any]:
+    """What was measured; `named` is its fingerprint."""
     from polestar import __version__
 
     c = loaded.config
     files = sorted(loaded.path.glob("*.safetensors"))
     return {
-        "name": loaded.name, "revision": loaded.revision, "fingerprint": fingerprint(loaded), "family": c.family, "d_model": c.d_model,
+        "name": loaded.name, "revision": loaded.revision, "fingerprint": named, "family": c.family, "d_model": c.d_model,
         "n_layers": c.n_layers, "n_heads": c.n_heads, "mlp_hidden": c.mlp_hidden, "vocab_size": c.vocab_size,
         "parameters": sum(p.numel() for p in loaded.model.parameters()), "bytes": sum(f.stat().st_size for f in files),
         "dtype": str(loaded.dtype).removeprefix("torch."), "device": loaded.device.type, "polestar": __version__,

@@ -93,8 +93,9 @@ def families(report: dict[str, Any]) -> str:
         first = None if vanilla is None else vanilla["by_family"].get(family)
         goal = GOALS.get(family, GOAL)
         met = "" if first is None else " met" if first["accuracy"] >= goal else " not met"
+        n = methods["rows"][0]["by_family"][family]["n"]
         rows.append(
-            [family, str(methods["rows"][0]["by_family"][family]["n"]), str(about["gen_length"]), "-" if first is None else accuracy(first), percent(goal, 0) + met]
+            [family, str(n), str(about["gen_length"]), "-" if first is None else accuracy(first), percent(goal, 0) + met]
             + [f"{percent(r['by_family'][family]['accuracy'])}, {number(r['by_family'][family]['tpf'])}" for r in others]
         )
     return grid(head, rows)
@@ -230,7 +231,7 @@ SECTIONS = {"facts": facts, "measured": lambda report: measured(report, level="#
 
 
 def _section(name: str) -> re.Pattern[str]:
-    return re.compile(rf"(<!-- bench demo: {name} -->\n).*?(\n<!-- /bench demo: {name} -->)", re.DOTALL)
+    return re.compile(rf"(<!-- bench demo: {name} -->\n).*?(<!-- /bench demo: {name} -->)", re.DOTALL)
 
 
 def check_card(path: Path) -> None:
@@ -245,6 +246,6 @@ def fill_card(path: Path, report: dict[str, Any]) -> None:
     """Replace what stands between the markers; the file is written whole or not at all."""
     text = path.read_text(encoding="utf-8")
     for name, make in SECTIONS.items():
-        content = make(report)
+        content = make(report) + "\n"
         text = _section(name).sub(lambda m, content=content: m[1] + content + m[2], text)
     common.write_text(str(path), text.rstrip("\n"))

@@ -8,6 +8,7 @@ the 95 % interval of at least 20 problems leaves 1 out (with fewer a bootstrap i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -34,13 +35,20 @@ def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> dict[str, Any]:
     return {"n": len(a), "only_a": only_a, "only_b": only_b, "p": p, "difference": (only_a - only_b) / len(a) if a else 0.0, "shown": p < ALPHA}
 
 
-def ratio(a: Sequence[float], b: Sequence[float], *, a_per: Sequence[float] | None = None, b_per: Sequence[float] | None = None) -> dict[str, Any]:
-    """sum(a) / sum(b), or the ratio of sum(a) / sum(a_per) to sum(b) / sum(b_per): `value`, `low`, `high` (95 %), `shown` (1 is outside, and the problems are enough).
+@lru_cache(maxsize=2)
+def _weights(n: int) -> np.ndarray:
+    """How often each of n problems is drawn in each resample, [n, RESAMPLES]."""
+    return np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=RESAMPLES).T.astype(float)
 
-    The value is None where a divisor is 0.
+
+def ratio(
+    a: Sequence[float], b: Sequence[float], *, a_per: Sequence[float] | None = None, b_per: Sequence[float] | None = None
+) -> dict[str, Any]:
+    """sum(a) / sum(b), or the ratio of sum(a) / sum(a_per) to sum(b) / sum(b_per).
+
+    Returns `value` (None where a divisor is 0), `low`, `high` (95 %), `shown` (1 is outside, and the problems are enough).
     """
     columns = np.array([a, b, np.ones(len(a)) if a_per is None else a_per, np.ones(len(b)) if b_per is None else b_per], dtype=float)
-    rng = np.random.default_rng(0)
 
     def of(sums: np.ndarray) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -49,7 +57,7 @@ def ratio(a: Sequence[float], b: Sequence[float], *, a_per: Sequence[float] | No
     value = float(of(columns.sum(1)))
     if not np.isfinite(value):
         return {"value": None, "low": None, "high": None, "shown": False}
-    drawn = np.array([of(columns[:, rng.integers(0, len(a), len(a))].sum(1)) for _ in range(RESAMPLES)])
+    drawn = of(columns @ _weights(len(a)))
     drawn = drawn[np.isfinite(drawn)]
     low, high = (float(x) for x in np.quantile(drawn, [ALPHA / 2, 1 - ALPHA / 2]))
     return {"value": value, "low": low, "high": high, "shown": len(a) >= FEWEST and (low > 1 or high < 1)}
