@@ -56,8 +56,8 @@ def passes(model, config, prompt=PROMPT):
 @pytest.mark.parametrize("name", ["llada_p7_g128", "llada_p40_g128"])
 def test_without_refresh_and_drift_commits_it_is_fast_dllm_dual_token_for_token(llada, name):
     prompt = record(name)["meta"]["prompt"]
-    ours = run(llada, prompt=prompt, gen_length=128, block_length=32, cache_refresh=False, drift_commit=False)
-    theirs = run(llada, method="fast-dllm-dual", prompt=prompt, gen_length=128, block_length=32)
+    ours = run(llada, prompt=prompt, gen_length=80, block_length=32, cache_refresh=False, drift_commit=False)
+    theirs = run(llada, method="fast-dllm-dual", prompt=prompt, gen_length=80, block_length=32)
     assert commits(ours) == commits(theirs)
     assert [(s.kind, s.rows, s.block_start) for s in ours] == [(s.kind, s.rows, s.block_start) for s in theirs]
 
@@ -113,6 +113,21 @@ def test_refreshing_everything_at_every_pass_is_no_cache(tiny):
 def test_refreshing_less_than_everything_is_noticed(llada):
     config = DecodeConfig.make(method="polestar", gen_length=40, block_length=16, tau_s=0.95, **FULL | {"k": 4})
     assert max(float((logits - plain(llada.model, canvas, at)).abs().max()) for _, logits, at, canvas in passes(llada.model, config)) > 1e-3
+
+
+def test_suffix_commits_are_the_predictions_of_their_own_positions(tiny):
+    """With everything refreshed a packet's logits are those of the plain pass, at the position that they predict (Dream: one further)."""
+    config = DecodeConfig.make(method="polestar", gen_length=40, block_length=16, tau_s=0.95, tau_suf=0.2, drift_commit=False, **FULL)
+    checked = 0
+    for step, _, _, canvas in passes(tiny.model, config):
+        ahead = [c for c in step.commits if c.reason == "suffix"]
+        if ahead:
+            logits = plain(tiny.model, canvas, torch.tensor([c.position for c in ahead])).double()
+            assert [c.confidence for c in ahead] == pytest.approx(torch.softmax(logits, -1).amax(-1).tolist(), abs=1e-4)
+            logits[:, tiny.config.mask_id] = -torch.inf
+            assert [c.token for c in ahead] == logits.argmax(-1).tolist()
+            checked += len(ahead)
+    assert checked > 3
 
 
 def test_refreshing_everything_decodes_as_no_cache(tiny):
