@@ -193,10 +193,11 @@ def test_figures_by_hand():
 
 
 def test_tables_name_each_decode_once_and_compare_within_a_method():
-    found = {t.name: t for t in tables(demo.FIVE, ("methods", "ablation", "tradeoff"), scan=True, n=200, scan_n=50)}
+    found = {t.name: t for t in tables(demo.FIVE, ("methods", "ablation", "tradeoff"), scan=True, n=200, tradeoff_n=80, scan_n=50)}
     assert [label for label, _ in found["ablation"].rows][2:] == ["fast-dllm-dual", "Polestar-Cache", "+ current-block commit", "+ suffix commit"]
     assert dict(found["ablation"].rows)["+ suffix commit"] == Job("polestar")
     assert found["tradeoff"].base_of("polestar, τ_s 0.5") == "polestar, τ_s 0.9" and found["tradeoff"].base_of("polestar, τ_s 0.9") is None
+    assert found["tradeoff"].n == 80 and found["ablation"].n == 200
     assert dict(found["tradeoff"].rows)["polestar, τ_s 0.9"] == Job("polestar")
     assert {n for n in found if n.startswith("scan ")} == {"scan alpha", "scan k", "scan tau_upd", "scan h", "scan tau_s"}
     for t in (t for n, t in found.items() if n.startswith("scan ")):

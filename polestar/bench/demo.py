@@ -35,8 +35,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--n", type=int, default=200, help="held-out problems a family (default 200; a family with fewer gives all)")
     p.add_argument("--methods", nargs="+", default=list(FIVE), choices=tuple(METHODS), metavar="NAME", help="default: " + " ".join(FIVE))
     p.add_argument("--parts", nargs="*", default=list(PARTS), choices=PARTS, help="which tables beside the scan (default: all)")
+    p.add_argument("--tradeoff-n", type=int, default=100, help="problems a family in the threshold table, the slowest (default 100, at most --n)")
     p.add_argument("--scan", action="store_true", help="also α, k, τ_upd, h and τ_s around Polestar's defaults")
-    p.add_argument("--scan-n", type=int, default=50, help="problems a family in the scan (default 50)")
+    p.add_argument("--scan-n", type=int, default=50, help="problems a family in the scan (default 50, at most --n)")
     p.add_argument("--gen-length", type=int, metavar="N", help="canvas of every family; default: the longest answer of the family, up to a multiple of 32")
     p.add_argument("--share", default="1/1", metavar="I/M", help="decode every M-th problem from the I-th on (several runs can fill one OUT)")
     p.add_argument("--report-only", action="store_true", help="decode nothing, make the tables of what is there")
@@ -53,8 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _bench(args: argparse.Namespace) -> int:
     from polestar.bench import demo_report
 
-    if args.n < 1 or args.scan_n < 1:
-        raise common.CommandError(f"--n and --scan-n count problems, not {args.n} and {args.scan_n}; give at least 1")
+    for name in ("n", "tradeoff_n", "scan_n"):
+        if getattr(args, name) < 1:
+            raise common.CommandError(f"--{name.replace('_', '-')} counts problems, not {getattr(args, name)}; give at least 1")
     share = _share(args.share)
     loaded = common.load(args)
     card = None if args.card is None else Path(args.card) if args.card else loaded.path / "MODEL_CARD.md"
@@ -64,7 +66,7 @@ def _bench(args: argparse.Namespace) -> int:
     out.mkdir(parents=True, exist_ok=True)
     families = {f: problem_set(f, args.n) for f in args.families}
     lengths = {f: args.gen_length or canvas_length(f, loaded.codec.encode) for f in args.families}
-    wanted = tables(args.methods, args.parts, scan=args.scan, n=args.n, scan_n=args.scan_n)
+    wanted = tables(args.methods, args.parts, scan=args.scan, n=args.n, tradeoff_n=args.tradeoff_n, scan_n=args.scan_n)
     store = Store(out / "results.jsonl", fingerprint(loaded))
     stopped = False
     if not args.report_only:
@@ -72,14 +74,8 @@ def _bench(args: argparse.Namespace) -> int:
             decode_all(loaded, families, lengths, wanted, store, share=share, quiet=args.quiet)
         except KeyboardInterrupt:
             stopped = True
-    about = {"model": describe(loaded, store.model), "machine": machine(), "asked": {"n": args.n, "scan_n": args.scan_n}, "families": {}}
-    for family, problems in families.items():
-        answers = [len(loaded.codec.encode(p.answer)) for p in problems]
-        about["families"][family] = {
-            "n": len(problems), "gen_length": lengths[family], "longest_answer": max(answers), "mean_answer": sum(answers) / len(answers),
-            "too_long": sum(a >= lengths[family] for a in answers), "whole_words": whole_words(problems, loaded.codec.encode),
-        }
-    report = {**about, "reference": REFERENCE, "tables": [measure(t, families, lengths, store) for t in wanted]}
+    report = describe(args, loaded, store.model, families, lengths)
+    report |= {"reference": REFERENCE, "tables": [measure(t, families, lengths, store) for t in wanted]}
     report["words"] = demo_report.words(report)
     text = demo_report.markdown(report)
     common.write_text(str(out / "demo.json"), json.dumps(report, ensure_ascii=False, indent=1, allow_nan=False))
@@ -124,8 +120,21 @@ def decode_all(
     return len(todo)
 
 
-def describe(loaded: Any, named: str) -> dict[str, Any]:
-    """What was measured; `named` is its fingerprint."""
+def describe(args: argparse.Namespace, loaded: Any, named: str, families: dict[str, list[Problem]], lengths: dict[str, int]) -> dict[str, Any]:
+    """What was measured, where, and on which problems; `named` is the model's fingerprint."""
+    asked = {name: getattr(args, name) for name in ("n", "tradeoff_n", "scan_n", "gen_length")}
+    out = {"model": about_model(loaded, named), "machine": machine(), "asked": asked, "families": {}}
+    for family, problems in families.items():
+        answers = [len(loaded.codec.encode(p.answer)) for p in problems]
+        out["families"][family] = {
+            "n": len(problems), "gen_length": lengths[family], "longest_answer": max(answers), "mean_answer": sum(answers) / len(answers),
+            "too_long": sum(a >= lengths[family] for a in answers), "whole_words": whole_words(problems, loaded.codec.encode),
+        }
+    return out
+
+
+def about_model(loaded: Any, named: str) -> dict[str, Any]:
+    """Shape, size and arithmetic of the model."""
     from polestar import __version__
 
     c = loaded.config

@@ -183,11 +183,13 @@ def setting(report: dict[str, Any]) -> str:
     """One paragraph: model, canvas, machine."""
     m, box = report["model"], report["machine"]
     lengths = ", ".join(f"{f} {a['gen_length']}" for f, a in report["families"].items())
+    if not report["asked"]["gen_length"]:
+        lengths += " (the longest answer and [EOS], up to a multiple of 32)"
     load = "" if box["load"] is None else f", load {box['load']:.1f} when the tables were made"
     return (
         f"Model {m['name']} ({m['parameters'] / 1e6:.2f} M parameters, {m['fingerprint']}), {m['dtype']} on {m['device']}, {box['threads']} of {box['cpus']} "
         f"CPU threads{load}; Polestar {m['polestar']}. Problems are held out of training by the crc32 of their prompt. Length of the canvas by family: "
-        f"{lengths} (the longest answer and [EOS], up to a multiple of 32); block 32. An answer is the text before the first [EOS], judged by its "
+        f"{lengths}; block 32. An answer is the text before the first [EOS], judged by its "
         "family's own check. TPF and TPS count non-[EOS] tokens; passes that fill the canvas with [EOS] count, except under *TPF to [EOS]*. Rows per token "
         "include update packets. In brackets 95 % intervals; `+a -b`: problems that this row alone, or its base alone, gets right, with McNemar's exact p."
     )

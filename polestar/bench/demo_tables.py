@@ -48,7 +48,7 @@ class Table:
         return None if base == label or base not in dict(self.rows) else base
 
 
-def tables(methods: Sequence[str], parts: Sequence[str], *, scan: bool, n: int, scan_n: int) -> list[Table]:
+def tables(methods: Sequence[str], parts: Sequence[str], *, scan: bool, n: int, tradeoff_n: int, scan_n: int) -> list[Table]:
     """The tables that the options ask for."""
     out = []
     if "methods" in parts:
@@ -70,7 +70,7 @@ def tables(methods: Sequence[str], parts: Sequence[str], *, scan: bool, n: int, 
                 rows.append((label, Job.of(method, tau_s=level)))
                 bases[label] = f"{method}, τ_s 0.9"
         if rows:
-            out.append(Table("tradeoff", "What the threshold buys and costs", n, tuple(rows), None, bases))
+            out.append(Table("tradeoff", "What the threshold buys and costs", min(n, tradeoff_n), tuple(rows), None, bases))
     for name, values in SCAN.items() if scan and "polestar" in methods else ():
         rows, base = [], None
         for value in values:
