@@ -239,7 +239,7 @@ class Decoder:
             if run.entering:
                 self.commit.enter(run)
         if self.observer is not None:
-            started += self.observer.look(bool(edits))
+            started += self.observer.look()
         run.clock.start()
         masked = run.canvas.masked(run.block_start, run.block_end)
         result = self._forward(masked)

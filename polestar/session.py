@@ -1,4 +1,4 @@
-"""A run as a debugger sees it: run, pause, step, continue, stop, change a parameter.
+"""A run as a debugger sees it: run, pause, step, run to an event, continue, stop, change a parameter, edit the canvas.
 
 Contract: `steps()` is consumed by one thread, which does the forward passes; every other method may be called from any thread and acts
 between passes. What was decoded before a stop or an error stays in `trace`. Waiting (paused, or pacing) is not decode time.
@@ -7,10 +7,11 @@ between passes. What was decoded before a stop or an error stays in `trace`. Wai
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
+from polestar.breakpoints import EVENTS, Breakpoint, Breakpoints
 from polestar.config import DecodeConfig
 from polestar.driver import Decoder, decoder_for
 from polestar.trace.step import Step
@@ -21,9 +22,11 @@ STATES = ("ready", "running", "paused", "done", "stopped", "error")
 
 
 class Session:
-    """One decode under control. `breaks` are asked after every pass; one that answers a sentence pauses the run *at* that pass.
+    """One decode under control.
 
-    `loaded`: a loaded checkpoint or a bare `Transformer`; `pace`: passes a second, or None for full speed.
+    `breakpoints` may be changed at any time, from any thread; `breaks` holds them and whatever else is to be asked after every pass. One that
+    answers a sentence pauses the run *at* that pass. `loaded`: a loaded checkpoint or a bare `Transformer`; `pace`: passes a second, or None for
+    full speed; `past`: passes that the decoder has behind it (a fork).
     """
 
     def __init__(
@@ -37,12 +40,15 @@ class Session:
         pace: float | None = None,
         paused: bool = False,
         warm_up: bool = False,
+        observe: bool = False,
         decoder: Decoder | None = None,
+        past: Sequence[Step] = (),
     ):
         """Raises ValueError before any work when the request cannot run."""
-        self.decoder = decoder or decoder_for(loaded, prompt_ids, config, level=level, prompt_text=prompt_text)
-        self.trace = Trace(self.decoder.header)
-        self.breaks: list[Pause] = []
+        self.decoder = decoder or decoder_for(loaded, prompt_ids, config, level=level, prompt_text=prompt_text, observe=observe)
+        self.trace = Trace(self.decoder.header, past)
+        self.breakpoints = Breakpoints(self.decoder.header, getattr(loaded, "codec", None))
+        self.breaks: list[Pause] = [self.breakpoints]
         self.pace = pace
         self.error: str | None = None
         self.fired: str | None = None  # what the last breakpoint said
@@ -51,6 +57,7 @@ class Session:
         self._status = "ready"
         self._allowed = 0 if paused else -1  # passes that may still run; -1 means no limit
         self._stop = False
+        self._until: Pause | None = None  # where `run_to` is heading
 
     @property
     def status(self) -> str:
@@ -108,12 +115,11 @@ class Session:
         return False
 
     def _break_at(self, step: Step) -> None:
-        for ask in self.breaks:
-            said = ask(step, self.trace)
-            if said:
-                with self._lock:
-                    self._allowed, self.fired = 0, said
-                return
+        until = self._until
+        said = [s for ask in (*self.breaks, until) if ask is not None and (s := ask(step, self.trace))]
+        if said:
+            with self._lock:
+                self._allowed, self.fired, self._until = 0, "; ".join(said), None
 
     def _become(self, status: str) -> None:
         with self._lock:
@@ -127,19 +133,44 @@ class Session:
     def pause(self) -> None:
         """Stop before the next pass; `resume` or `step_once` goes on."""
         with self._lock:
-            self._allowed = 0
+            self._allowed, self._until = 0, None
             self._lock.notify_all()
 
     def resume(self) -> None:
         """Run on until the end, a pause or a breakpoint."""
-        with self._lock:
-            self._allowed, self.fired = -1, None
-            self._lock.notify_all()
+        self._go(-1, None)
 
     def step_once(self, passes: int = 1) -> None:
         """Run `passes` more passes, then pause."""
         with self._lock:
-            self._allowed, self.fired = max(self._allowed, 0) + passes, None
+            self._go(max(self._allowed, 0) + passes, None)
+
+    def run_to(self, event: str | Mapping[str, Any] | Breakpoint) -> None:
+        """Run on to the next pass that holds an event (a name of `polestar.breakpoints.EVENTS`, or a breakpoint's conditions), and pause there.
+
+        Forgotten when anything else pauses the run first. Raises ValueError.
+        """
+        if not isinstance(event, str):
+            self._go(-1, event if isinstance(event, Breakpoint) else Breakpoint.from_json(event, header=self.trace.header, codec=self.breakpoints.codec))
+            return
+        if event not in EVENTS:
+            raise ValueError(f"no event is called {event!r}; choose one of {', '.join(EVENTS)}")
+
+        def ask(step: Step, trace: Trace) -> str | None:
+            before = trace[step.index - 1] if step.index else None
+            return f"{event} at pass {step.index}, block {step.block}" if EVENTS[event](step, before) else None
+
+        self._go(-1, ask)
+
+    def step_block(self) -> None:
+        """Run on to the first pass of the next block, and pause there."""
+        self.run_to("block")
+
+    def _go(self, allowed: int, until: Pause | None) -> None:
+        with self._lock:
+            self._allowed, self.fired, self._until = allowed, None, until
+            if self._status == "paused":
+                self._status = "running"  # at once, so that who waits for the next pause does not see the last one
             self._lock.notify_all()
 
     def stop(self) -> None:
@@ -151,6 +182,10 @@ class Session:
     def set(self, name: str, value: Any) -> str:
         """Change a parameter: takes effect at the next "pass" or "block" (returned), as an event in the log. Raises ValueError."""
         return self.decoder.set(name, value)
+
+    def edit(self, edits: Mapping[int, int | None]) -> None:
+        """Put tokens on the canvas before the next pass (None: [MASK] again), which then feeds every row. Raises ValueError."""
+        self.decoder.edit(edits)
 
     def wait(self, *states: str, timeout: float = 10.0) -> bool:
         """Wait until the status is one of `states`; False on timeout."""

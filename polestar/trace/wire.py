@@ -21,6 +21,7 @@ from .trace import Trace, step_ids
 
 STREAM_VERSION = 1
 STEPS_PER_MESSAGE = 16
+UNSENT = frozenset(("value_states", "stale_before", "progress"))  # large extras of observe mode; figures are made from them on the server
 
 
 def b64(array: np.ndarray | None, dtype: str) -> str | None:
@@ -88,7 +89,8 @@ def encode_step(step: Step, header: Header) -> dict[str, Any]:
         "win": b64(c and c.window, "u2"), "lab": b64(c and c.labels, "u1"), "cs": b64(c and c.scores, "f4"),
         "sel": b64(c and c.selected, "u1"), "pts": b64(_plane(c and c.points), "f4"), "cand": None,
         "stale": b64(step.staleness, "f4"), "fulldrift": b64(step.full_drift, "f4"),
-        "ph": step.phases, "par": [[p.name, p.old, p.new] for p in step.changes], "x": step.extra,
+        "ph": step.phases, "par": [[p.name, p.old, p.new] for p in step.changes],
+        "x": {name: value for name, value in step.extra.items() if name not in UNSENT},
     }  # fmt: skip
     if step.candidate_ids is not None and step.candidate_probs is not None:
         out["cand"] = {
