@@ -8,9 +8,10 @@
 const KINDS = {f32: Float32Array, i32: Int32Array, u16: Uint16Array, u8: Uint8Array};
 
 /** Commit reasons in drawing order; index 0 is "still masked", the last one is any reason a method adds. */
-export const REASONS = ['masked', 'confidence', 'forced', 'drift', 'suffix', 'other'];
+export const REASONS = ['masked', 'confidence', 'forced', 'drift', 'suffix', 'edit', 'other'];
+export const EDIT = REASONS.indexOf('edit'); // put there by hand, not by a commit
 export const REASON_LABEL = {
-  masked: 'masked', confidence: 'confidence', forced: 'forced', drift: 'drift event', suffix: 'suffix pre-commit', other: 'other rule',
+  masked: 'masked', confidence: 'confidence', forced: 'forced', drift: 'drift event', suffix: 'suffix pre-commit', edit: 'put by hand', other: 'other rule',
 };
 
 const reasonIndex = (name) => {
@@ -41,6 +42,6 @@ export function decodeStep(raw) {
     drift: array(raw.drift, 'f32'), delta: array(raw.delta, 'f32'), gate: array(raw.gate, 'f32'),
     win: array(raw.win, 'u16'), lab: array(raw.lab, 'u8'), cs: array(raw.cs, 'f32'), sel: array(raw.sel, 'u8'), pts: array(raw.pts, 'f32'),
     cand, stale: array(raw.stale, 'f32'), fulldrift: array(raw.fulldrift, 'f32'),
-    phases: raw.ph || {}, changes: raw.par || [], extra: raw.x || {},
+    edits: raw.ed || [], phases: raw.ph || {}, changes: raw.par || [], extra: raw.x || {},
   };
 }

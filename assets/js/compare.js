@@ -1,12 +1,13 @@
 /**
  * The comparison of both lanes: a table with ratios, what differs, and where lane A loses, in words.
  *
- * Contract: `mount(root, store) -> {draw, destroy}`; hidden with fewer than two lanes. Passes, positions recomputed and wall time are shown apart.
+ * Contract: `mount(root, store) -> {draw, destroy}`; with one lane it says how to get a second. Passes, positions recomputed and wall time are shown apart.
  * Figures run to each lane's last pass; while a lane is still decoding the panel says "so far".
  */
 
 import {numbers} from './counters.js';
-import {el, num, say} from './dom.js';
+import {REASONS, REASON_LABEL} from './codec.js';
+import {el, num, say, short} from './dom.js';
 import {tokenName} from './describe.js';
 
 /** Rows of the table: [label, value of A, value of B, digits, true when more is better]. */
@@ -40,13 +41,17 @@ export function mount(root, store) {
   const grid = el('table', {className: 'cmp'}, el('thead', {}, el('tr', {}, el('th', {text: ''}), ha, hb, el('th', {text: 'A / B', scope: 'col'}))), body);
   const verdict = el('p', {className: 'verdict'});
   const diff = el('div', {className: 'diffs'});
-  root.append(head, verdict, grid, diff);
+  const sides = el('div', {className: 'sides'});
+  const both = el('div', {className: 'cmp-body'}, verdict, grid, sides, diff);
+  const one = el('p', {className: 'k hint', text: 'One lane is shown. Switch lane B on at the left, or open a second trace, to compare two methods, presets, parameter sets, seeds or recordings.'});
+  root.append(head, one, both);
   let rows = [];
   let listed = '';
 
   function draw() {
     const {A, B} = store.lanes;
-    root.hidden = !(A && B);
+    one.hidden = !!(A && B);
+    both.hidden = !one.hidden;
     if (!A || !B) return;
     const over = A.status !== 'open' && B.status !== 'open';
     say(head.lastChild, over ? '' : 'so far');
@@ -80,8 +85,29 @@ export function mount(root, store) {
     el('span', {className: 'k', text: String(item.pos)}), el('span', {className: 'mono', text: tokenName(store, item.a)}), el('span', {className: 'k', text: '≠'}), el('span', {className: 'mono', text: tokenName(store, item.b)})));
     diff.replaceChildren(el('div', {className: 'k', text: `${d.differ.length} of ${A.G} positions differ; first at position ${d.first.pos}, pass ${d.first.pass}`}), el('div', {className: 'diff-list'}, ...items));
   }
+
+  /** Both sides' numbers at the selected position. */
+  function drawSides() {
+    const pos = store.sel?.pos;
+    const {A, B} = store.lanes;
+    sides.hidden = pos === undefined || !A || !B || pos < A.P || pos < B.P;
+    if (sides.hidden) return;
+    const a = side(store, A, pos);
+    const b = side(store, B, pos);
+    sides.replaceChildren(el('div', {className: 'h', text: `At position ${pos}`}), el('table', {className: 'cmp'}, el('tbody', {}, ...Object.keys(a).map((key) => el('tr', {}, el('th', {text: key, scope: 'row'}),
+      el('td', {className: a[key] === b[key] ? '' : 'odd', text: a[key]}), el('td', {className: a[key] === b[key] ? '' : 'odd', text: b[key]}))))));
+  }
   const unwatch = store.watch(['data'], draw);
-  return {draw, destroy() { unwatch(); root.replaceChildren(); }};
+  const unsides = store.watch(['data', 'sel'], drawSides);
+  return {draw, destroy() { unwatch(); unsides(); root.replaceChildren(); }};
+}
+
+/** What a lane did at a position. */
+function side(store, log, pos) {
+  const c = log.commitAt(pos);
+  if (!c) return {token: 'masked', pass: '–', rule: '–', confidence: '–', 'Δ, nats': '–', gate: '–', 'drift δ, nats': '–'};
+  const n = log.numbers(c.at, pos);
+  return {token: tokenName(store, c.tok), pass: String(c.at), rule: REASON_LABEL[REASONS[c.r]], confidence: num(c.conf, 3), 'Δ, nats': short(c.delta ?? n?.delta), gate: short(c.gate ?? n?.gate), 'drift δ, nats': short(n?.drift)};
 }
 
 /** Put the cursor and the selection on a divergence. */

@@ -1,15 +1,21 @@
 /**
  * Kinds of event in a log and the way to the next or previous one.
  *
- * Contract: `KINDS` = [[name, label, test(step, previous)]]; `findEvent(log, from, kind, direction)` -> pass or -1.
+ * Contract: `KINDS` = [[name, label, test(step, previous)]]; `findEvent(log, from, kind, direction)` -> pass or -1. The names are those of the server's
+ * `step` command.
  */
+
+import {REASONS} from './codec.js';
+
+const by = (name) => { const r = REASONS.indexOf(name); return (s) => s.commits.some((c) => c.r === r); };
 
 export const KINDS = [
   ['block', 'block entry', (s, before) => !before || before.block !== s.block],
   ['refresh', 'refresh', (s) => s.refresh],
-  ['drift', 'drift event', (s) => s.commits.some((c) => c.r === 3)],
-  ['suffix', 'suffix pre-commit', (s) => s.commits.some((c) => c.r === 4)],
-  ['forced', 'forced commit', (s) => s.commits.some((c) => c.r === 2)],
+  ['drift', 'drift event', by('drift')],
+  ['suffix', 'suffix pre-commit', by('suffix')],
+  ['forced', 'forced commit', by('forced')],
+  ['pass', 'pass', () => true],
 ];
 
 export function findEvent(log, from, kind, direction) {

@@ -5,7 +5,7 @@
  * so are keys with Ctrl, Alt or Meta. Keys work while the focus is inside the page's root or nowhere.
  */
 
-import {findEvent} from './events.js';
+import {step} from './breakpoints.js';
 
 const FIELDS = new Set(['INPUT', 'TEXTAREA', 'SELECT', 'OPTION']);
 
@@ -29,13 +29,7 @@ export function bindKeys(host, store, actions) {
     actions.interrupt(event.key);
     if (act() !== false) event.preventDefault();
   };
-  const goto = (direction) => {
-    const lane = store.focus;
-    const log = store.lanes[lane];
-    if (!log) return;
-    const to = findEvent(log, store.passOf(lane), store.view.kind, direction);
-    if (to >= 0) store.seekPass(lane, to);
-  };
+  const goto = (direction) => { step(store, store.view.kind, direction); };
   document.addEventListener('keydown', onKey);
   return () => document.removeEventListener('keydown', onKey);
 }

@@ -6,9 +6,15 @@
  * state it gave last, whichever is nearer, so any pass costs at most 32 steps. The object it returns is reused: read it, do not keep it.
  */
 
-import {REASONS, decodeStep} from './codec.js';
+import {EDIT, REASONS, decodeStep} from './codec.js';
 
 export const KEYFRAME = 32;
+
+/** What a pass put on the canvas, in order: edits made by hand before it, then its commits. */
+export function writes(step) {
+  if (!step.edits.length) return step.commits;
+  return [...step.edits.map(([pos, tok]) => ({pos, tok, conf: null, reason: 'edit', r: EDIT, delta: null, gate: null})), ...step.commits];
+}
 
 const blank = (n) => ({tok: new Int32Array(n).fill(-1), pass: new Int32Array(n).fill(-1), why: new Uint8Array(n)});
 const copyInto = (to, from) => { to.tok.set(from.tok); to.pass.set(from.pass); to.why.set(from.why); };
@@ -53,7 +59,7 @@ export class LaneLog {
     let tokens = i ? this.tokens[i - 1] : 0;
     let nonEos = i ? this.nonEos[i - 1] : 0;
     const counts = i ? this.reasons[i - 1].slice() : new Int32Array(REASONS.length);
-    for (const c of step.commits) {
+    for (const c of writes(step)) {
       const g = c.pos - this.P;
       if (g < 0 || g >= this.G) continue;
       const old = this.head.tok[g];
@@ -87,7 +93,7 @@ export class LaneLog {
     const k = Math.floor((p + 1) / KEYFRAME);
     if (this.cacheAt > p || this.cacheAt < k * KEYFRAME - 1) { copyInto(this.cache, this.frames[k]); this.cacheAt = k * KEYFRAME - 1; }
     for (let i = this.cacheAt + 1; i <= p; i++) {
-      for (const c of this.steps[i].commits) {
+      for (const c of writes(this.steps[i])) {
         const g = c.pos - this.P;
         if (g >= 0 && g < this.G) this.write(this.cache, g, c, i);
       }
@@ -101,8 +107,8 @@ export class LaneLog {
     const state = this.stateAt(p);
     const at = state.pass[pos - this.P];
     if (at === undefined || at < 0) return null;
-    const commits = this.steps[at].commits;
-    for (let k = commits.length - 1; k >= 0; k--) if (commits[k].pos === pos) return {...commits[k], at};
+    const list = writes(this.steps[at]);
+    for (let k = list.length - 1; k >= 0; k--) if (list[k].pos === pos) return {...list[k], at};
     return null;
   }
 

@@ -1,13 +1,12 @@
 /**
  * The page inside Gradio's one HTML component.
  *
- * Contract: `mount(rootElement, {send, samples, style}) -> {receive(jsonString), destroy(), store}`. `send(object)` takes commands to the server
+ * Contract: `mount(rootElement, {send, samples, style}) -> {receive(jsonString), destroy(), store, grids}`. `send(object)` takes commands to the server
  * (docs/architecture.md, "Page to server"); `samples` = [{name, title}] are the sample traces of the empty state. Everything lives in the
  * root's shadow tree, so the surrounding page's styles and ours do not meet. A second mount of the same root replaces the first.
  */
 
 import * as clusters from './clusters.js';
-import * as compare from './compare.js';
 import * as counters from './counters.js';
 import {el, say, segments, select} from './dom.js';
 import {KINDS} from './events.js';
@@ -17,13 +16,13 @@ import {bindKeys} from './keys.js';
 import * as legend from './legend.js';
 import * as membership from './membership.js';
 import * as scrubber from './scrubber.js';
+import {mountSide} from './side.js';
 import {LANES, Store} from './store.js';
 import {makeStatus} from './status.js';
 import * as text from './text.js';
 import {readTheme, watchTheme} from './theme.js';
 import * as timeline from './timeline.js';
 import {makeTip} from './tip.js';
-import * as why from './why.js';
 
 const mounted = new WeakMap();
 
@@ -55,13 +54,15 @@ export function mount(root, {send, samples = [{name: 'sample', title: 'a sample 
   // ---- lanes --------------------------------------------------------------------------------------------------------------
   const lanes = el('div', {className: 'lanes'});
   const laneCards = {};
+  const grids = {};
   for (const lane of LANES) {
     const head = el('div', {className: 'lane-top'});
     const cells = el('div', {className: 'lane-grid'});
     const answer = el('div', {className: 'lane-text'});
     laneCards[lane] = el('section', {className: 'card lane', 'aria-label': `Lane ${lane}`}, head, cells, answer);
     lanes.append(laneCards[lane]);
-    panels.push(counters.mount(head, store, {lane}), grid.mount(cells, store, {lane, tip}), text.mount(answer, store, {lane}));
+    grids[lane] = grid.mount(cells, store, {lane, tip});
+    panels.push(counters.mount(head, store, {lane}), grids[lane], text.mount(answer, store, {lane}));
   }
   const legendLine = el('div', {className: 'legend'});
 
@@ -89,14 +90,13 @@ export function mount(root, {send, samples = [{name: 'sample', title: 'a sample 
 
   const scrub = el('section', {className: 'card scrub', 'aria-label': 'Passes'});
   panels.push(scrubber.mount(scrub, store, {play}));
-  const whyBox = el('section', {className: 'why', 'aria-label': 'Why'});
-  const cmpBox = el('section', {className: 'compare', 'aria-label': 'Comparison'});
-  panels.push(why.mount(whyBox, store), compare.mount(cmpBox, store));
+  const side = el('aside', {className: 'side card'});
+  panels.push(mountSide(side, store, {tip, app}));
   const guide = legend.mount(legendLine, store, {app});
   panels.push(guide);
 
   const main = el('div', {className: 'main'}, lanes, legendLine, el('div', {className: 'panels'}, driftCard, windowCard), scrub);
-  app.append(strip, status.banner, el('div', {className: 'body'}, main, el('aside', {className: 'side card'}, whyBox, cmpBox)), status.empty);
+  app.append(strip, status.banner, el('div', {className: 'body'}, main, side), status.empty);
 
   undo.push(store.watch(['data', 'view', 'status'], () => {
     const open = store.open;
@@ -119,7 +119,7 @@ export function mount(root, {send, samples = [{name: 'sample', title: 'a sample 
       else if (store.status.state === 'paused' && store.follow) send({cmd: 'continue'});
       else play.toggle();
     },
-    breakpoint() { if (!store.sel) return false; send({cmd: 'breakpoint', op: 'add', conditions: [{kind: 'position', value: store.sel.pos}]}); return true; },
+    breakpoint() { if (!store.sel) return false; send({cmd: 'breakpoint', op: 'add', breakpoint: {position: store.sel.pos}}); return true; },
     otherLane() { const open = store.open; if (open.length > 1) store.set({focus: open[(open.indexOf(store.focus) + 1) % open.length]}); },
     help: () => guide.toggleHelp(),
     helpOpen: () => guide.helpOpen,
@@ -137,7 +137,7 @@ export function mount(root, {send, samples = [{name: 'sample', title: 'a sample 
       shadow.replaceChildren();
       if (mounted.get(root) === handle) mounted.delete(root);
     },
-    store,
+    store, grids,
   };
   mounted.set(root, handle);
   return handle;

@@ -5,6 +5,7 @@
  * Contract: `mount(root, store) -> {draw, destroy}`. Drag or click moves the cursor; the track is a slider for keyboard and screen reader.
  */
 
+import {REASONS} from './codec.js';
 import {el, icon, layer, MONO, say, select, setFont, sharp} from './dom.js';
 
 const LEFT = 22;
@@ -52,11 +53,11 @@ export function mount(root, store, {play}) {
       for (const s of log.steps) {
         const x = X(store.axis(log, s.i));
         if (s.block !== block) { block = s.block; if (s.i) { ctx.fillStyle = t.mut; ctx.globalAlpha = 0.5; ctx.fillRect(x - w / 2 - 1, top - 2, 1, base - top + 5); ctx.globalAlpha = 1; } }
-        const counts = [0, 0, 0, 0, 0, 0];
+        const counts = new Array(REASONS.length).fill(0);
         for (const c of s.commits) counts[c.r]++;
         const scale = Math.min(1, most / Math.max(1, s.commits.length)) * ((base - top) / most);
         let y = base;
-        for (let r = 1; r < 6; r++) { if (!counts[r]) continue; const h = counts[r] * scale; ctx.fillStyle = t.reason[r]; ctx.fillRect(x - w / 2, y - h, w, Math.max(1, h - 0.5)); y -= h; }
+        for (let r = 1; r < counts.length; r++) { if (!counts[r]) continue; const h = counts[r] * scale; ctx.fillStyle = t.reason[r]; ctx.fillRect(x - w / 2, y - h, w, Math.max(1, h - 0.5)); y -= h; }
         if (s.refresh) { ctx.fillStyle = t.drift; ctx.beginPath(); ctx.moveTo(x, base + 1.5); ctx.lineTo(x + 2.5, base + 5.5); ctx.lineTo(x - 2.5, base + 5.5); ctx.fill(); }
       }
     });

@@ -16,18 +16,25 @@ export const LANES = ['A', 'B'];
 export class Store {
   constructor(send) {
     this.send = send;
-    this.view = {focus: 'A', align: 'pass', layer: null, proj: 'pca', log: true, metric: 'drift', fold: true, speed: 8, kind: 'block'};
-    this.rev = {data: 0, cursor: 0, sel: 0, hover: 0, view: 0, size: 0, theme: 0, status: 0};
+    this.view = {focus: 'A', align: 'pass', layer: null, proj: 'pca', log: true, metric: 'drift', fold: true, speed: 8, kind: 'block', tab: 'why'};
+    this.rev = {data: 0, cursor: 0, sel: 0, hover: 0, view: 0, size: 0, theme: 0, status: 0, lists: 0, notes: 0};
     this.status = {state: 'empty', text: '', place: null};
     this.listeners = new Set();
     this.run = null;
     this.playing = false;
     this.frame = 0;
+    // What belongs to the tab rather than to one run: the server sends the whole list whenever it changes.
+    this.breakpoints = [];
+    this.branches = [];
+    this.lessons = [];
+    this.methods = [];
+    this.files = [];
     this.clear();
   }
 
   clear() {
     this.lanes = {A: null, B: null};
+    this.notes = {A: [], B: []};
     this.vocab = new Map();
     this.points = new Map();
     this.asked = new Set();
@@ -51,7 +58,7 @@ export class Store {
       this.nextSeq = 0;
       this.pending = new Map();
       this.clear();
-      this.touch('data', 'cursor', 'sel');
+      this.touch('data', 'cursor', 'sel', 'notes');
     }
     if (message.seq < this.nextSeq) return;
     this.pending.set(message.seq, message.events);
@@ -80,7 +87,7 @@ export class Store {
     try { this[`on_${event.type}`]?.(event); } catch (error) { this.fail(`The page could not read a ${event.type} event: ${error.message}`); }
   }
 
-  on_reset() { this.clear(); this.touch('data', 'cursor', 'sel'); }
+  on_reset() { this.clear(); this.touch('data', 'cursor', 'sel', 'notes'); }
 
   on_header({lane, header}) {
     this.lanes[lane] = new LaneLog(lane, header);
@@ -110,6 +117,13 @@ export class Store {
     this.points.set(`${lane}/${layer}/${method}`, frames);
     this.touch('data');
   }
+
+  on_notes({lane, notes}) { if (notes.some((n) => typeof n.text !== 'string')) throw new Error('a note has no text.'); this.notes[lane] = notes; this.touch('notes'); }
+  on_breakpoints({list}) { this.breakpoints = list; this.touch('lists'); }
+  on_branches({list}) { this.branches = list; this.touch('lists'); }
+  on_lessons({list}) { this.lessons = list; this.touch('lists'); }
+  on_methods({list}) { this.methods = list; this.touch('lists'); }
+  on_file({name, url}) { this.files = [{name, url}, ...this.files].slice(0, 6); this.touch('lists'); }
 
   // ---- redraw -------------------------------------------------------------------------------------------------------------
 
@@ -146,6 +160,9 @@ export class Store {
   }
 
   // ---- lanes and cursor ---------------------------------------------------------------------------------------------------
+
+  /** A recording in a file: nobody answers commands. */
+  get offline() { return this.run === 'file'; }
 
   /** Names of the lanes that have a log. */
   get open() { return LANES.filter((l) => this.lanes[l]); }

@@ -32,7 +32,7 @@ export function readTheme(app) {
   for (const name of NAMES) theme[name] = style.getPropertyValue(`--${name}`).trim();
   theme.map = TABLES[theme.name] || TABLES.dark;
   theme.clusters = theme.name === 'light' ? CLUSTER_LIGHT : CLUSTER_DARK;
-  theme.reason = [theme.mut, theme.conf, theme.forced, theme.drift, theme.suf, theme.other];
+  theme.reason = [theme.mut, theme.conf, theme.forced, theme.drift, theme.suf, theme.acc, theme.other];
   return theme;
 }
 

@@ -350,3 +350,33 @@ def messages(*, run="r1", compare=True, per_message=4, end=True, status="done", 
     if end:
         send({"type": "status", "state": status, "text": "", "place": None})
     return out
+
+
+def debug_events() -> list[dict]:
+    """One of each event that belongs to the debugger: breakpoints, forks, notes, methods."""
+    return [
+        {
+            "type": "breakpoints",
+            "list": [
+                {"id": 1, "text": "drift commit with Δ above 0.5", "enabled": True, "fired": "pass 12: position 47 committed (drift), Δ 0.61"},
+                {"id": 2, "text": "refresh", "enabled": False, "fired": None},
+            ],
+        },
+        {
+            "type": "branches",
+            "list": [
+                {"id": "b1", "parent": None, "at": None, "label": "Polestar", "lane": "A"},
+                {"id": "b2", "parent": "b1", "at": 12, "label": "α 10 → 4", "lane": "B"},
+                {"id": "b3", "parent": "b1", "at": 18, "label": "position 47 = clips", "lane": None},
+            ],
+        },
+        {
+            "type": "notes",
+            "lane": "A",
+            "notes": [{"pass": 12, "position": 47, "text": "Here the two lanes part."}, {"pass": 20, "position": None, "text": "Second block begins."}],
+        },
+        {
+            "type": "methods",
+            "list": [{"name": "polestar", "title": "Polestar"}, {"name": "fast-dllm-dual", "title": "Fast-dLLM dual"}, {"name": "klass", "title": "KLASS"}],
+        },
+    ]

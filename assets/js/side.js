@@ -1,0 +1,27 @@
+/**
+ * The right column: the tab strip and its panels.
+ *
+ * Contract: `mountSide(root, store, {tip, app}) -> {draw, destroy}`. The comparison has a tab of its own and also stands under the why panel while nothing
+ * is selected.
+ */
+
+import * as breakpoints from './breakpoints.js';
+import * as compare from './compare.js';
+import {el} from './dom.js';
+import {makeTabs} from './tabs.js';
+import * as why from './why.js';
+
+export function mountSide(root, store, {tip, app}) {
+  const box = (className, label) => el('section', {className, 'aria-label': label});
+  const why_ = box('why', 'Why');
+  const compare_ = box('compare', 'Comparison');
+  const breakpoints_ = box('breaks', 'Breakpoints');
+  const panels = [why.mount(why_, store), compare.mount(compare_, store), breakpoints.mount(breakpoints_, store)];
+  const tabs = makeTabs(root, store, [
+    {name: 'why', label: 'Why', title: 'What happened to the selected token', box: why_},
+    {name: 'compare', label: 'Compare', title: 'Lane A against lane B', box: compare_,
+      also: () => store.view.tab === 'why' && !store.sel && !!store.lanes.A && !!store.lanes.B},
+    {name: 'breaks', label: 'Breakpoints', title: 'Pause at events, step to events', box: breakpoints_},
+  ]);
+  return {draw() {}, destroy() { tabs.destroy(); for (const p of panels) p.destroy(); root.replaceChildren(); }};
+}

@@ -1,0 +1,162 @@
+"""The debugger's part of the page in a real browser, used as a person would: stop, ask why, try something else, keep and share."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "js"))
+import synth
+from browser import open_harness, open_tab
+from pages import events_of, feed, last, open_panel, push, select, steps_of
+
+
+@pytest.fixture(scope="module")
+def harness():
+    with open_harness() as opened:
+        yield opened
+
+
+@pytest.fixture
+def tab(harness):
+    with open_tab(harness) as page:
+        yield page
+
+
+# ---- the log: edits ---------------------------------------------------------------------------------------------------------
+
+
+def test_edits_come_before_the_commits_of_their_pass(tab):
+    messages = synth.messages(compare=False, end=False)
+    header, steps = events_of(messages, "header")[0]["header"], steps_of(messages)
+    at = 12
+    committed = steps[3]["c"][0][0]
+    free = max(c[0] for s in steps[at + 1 :] for c in s["c"])  # committed after pass `at`
+    steps[at]["ed"] = [[committed, header["mask_id"]], [free, 7], [steps[at]["c"][0][0], 9]]
+    vocab = events_of(messages, "vocab", None)
+    feed(tab, messages[:1])
+    push(tab, {"type": "header", "lane": "A", "header": header}, *vocab)
+    for step in steps[: at + 1]:
+        push(tab, {"type": "steps", "lane": "A", "steps": [step]})
+    P = header["prompt_length"]
+    state = "(p) => { const s = page.store.lanes.A.stateAt(p); return [[...s.tok], [...s.why]]; }"
+    tokens, why = tab.evaluate(state, at)
+    before, _ = tab.evaluate(state, at - 1)
+    assert before[committed - P] >= 0 and tokens[committed - P] == -1, "masked again"
+    assert tokens[free - P] == 7 and tab.evaluate("(w) => ['masked','confidence','forced','drift','suffix','edit','other'][w]", why[free - P]) == "edit"
+    assert tokens[steps[at]["c"][0][0] - P] == steps[at]["c"][0][1], "the commit of the pass is written over the edit"
+    assert tab.evaluate("() => page.store.lanes.A.tokens.at(-1)") == sum(t >= 0 for t in tokens)
+    select(tab, free)
+    assert "put by hand" in tab.locator(".why").inner_text()
+
+
+# ---- breakpoints and stepping -----------------------------------------------------------------------------------------------
+
+
+def test_breakpoints_are_made_from_the_form_listed_switched_and_removed(tab):
+    feed(tab, synth.messages(end=False))
+    panel = open_panel(tab, "Breakpoints")
+    panel.get_by_label("Condition", exact=True).select_option("delta_above")
+    panel.get_by_label("Value").fill("0,5x")
+    panel.get_by_role("button", name="Add breakpoint").click()
+    assert "write a number" in panel.get_by_role("alert").inner_text()
+    assert tab.evaluate("() => sent.length") == 0
+    panel.get_by_label("Value").fill("0.5")
+    panel.get_by_role("button", name="+ and").click()
+    panel.get_by_label("Condition", exact=True).nth(1).select_option("commit")
+    panel.get_by_role("button", name="+ and").click()
+    panel.get_by_label("Condition", exact=True).nth(2).select_option("position")
+    panel.get_by_label("Value").nth(2).fill("77")
+    panel.get_by_role("button", name="Add breakpoint").click()
+    assert last(tab) == {"cmd": "breakpoint", "op": "add", "breakpoint": {"delta": {"above": 0.5}, "commit": "drift", "position": 77}}
+    panel.get_by_role("button", name="refresh", exact=True).click()
+    assert last(tab) == {"cmd": "breakpoint", "op": "add", "breakpoint": {"refresh": True}}
+    push(tab, synth.debug_events()[0])
+    assert "pass 12: position 47 committed" in panel.inner_text(), "which one fired"
+    panel.get_by_role("checkbox", name="drift commit").uncheck()
+    assert last(tab) == {"cmd": "breakpoint", "op": "disable", "id": 1}
+    panel.get_by_role("checkbox", name="refresh").check()
+    assert last(tab) == {"cmd": "breakpoint", "op": "enable", "id": 2}
+    panel.get_by_role("button", name="Remove breakpoint refresh").click()
+    assert last(tab) == {"cmd": "breakpoint", "op": "remove", "id": 2}
+    panel.get_by_role("button", name="remove all").click()
+    assert last(tab) == {"cmd": "breakpoint", "op": "clear"}
+
+
+def test_every_condition_is_one_the_engine_accepts(tab):
+    from polestar.breakpoints import Breakpoint
+
+    feed(tab, synth.messages(end=False))
+    panel = open_panel(tab, "Breakpoints")
+    values = {
+        "delta_above": "1",
+        "delta_below": "2",
+        "conf_above": "0.5",
+        "conf_below": "0.6",
+        "position": "40",
+        "token": "9",
+        "text": "Paris",
+        "pass": "3",
+        "block": "1",
+    }
+    kinds = panel.get_by_label("Condition", exact=True).locator("option").evaluate_all("(o) => o.map((x) => x.value)")
+    assert set(values) < set(kinds)
+    for kind in kinds:
+        if kind == "masked":
+            continue
+        panel.get_by_label("Condition", exact=True).first.select_option(kind)
+        if kind in values:
+            panel.get_by_label("Value").first.fill(values[kind])
+        panel.get_by_role("button", name="Add breakpoint").click()
+        Breakpoint.from_json(last(tab)["breakpoint"])
+    panel.get_by_label("Condition", exact=True).first.select_option("conf_below")
+    panel.get_by_role("button", name="+ and").click()
+    panel.get_by_label("Condition", exact=True).nth(1).select_option("masked")
+    panel.get_by_role("button", name="Add breakpoint").click()
+    assert Breakpoint.from_json(last(tab)["breakpoint"]).of == "masked"
+
+
+def test_stepping_moves_on_the_log_at_once_and_runs_on_where_it_ends(tab):
+    messages = synth.messages(compare=False, end=False)
+    feed(tab, messages)
+    push(tab, {"type": "status", "state": "paused", "text": "", "place": None})
+    steps = steps_of(messages)
+    panel = open_panel(tab, "Breakpoints")
+    tab.keyboard.press("Home")
+    drifts = [i for i, s in enumerate(steps) if any(c[3] == "drift" for c in s["c"])]
+    now = "() => page.store.passOf('A')"
+    for i in drifts[:2]:
+        panel.get_by_role("button", name="Forward to drift event").click()
+        assert tab.evaluate(now) == i
+    panel.get_by_role("button", name="Back to drift event").click()
+    assert tab.evaluate(now) == drifts[0]
+    panel.get_by_role("button", name="Back to pass").click()
+    assert tab.evaluate(now) == drifts[0] - 1
+    panel.get_by_role("button", name="Back to drift event").click()
+    assert "no drift event" in panel.inner_text()
+    assert tab.evaluate("() => sent.length") == 0, "nothing of this needs the server"
+    tab.keyboard.press("End")
+    for name, what in (("drift event", "drift"), ("pass", "pass"), ("block entry", "block")):
+        panel.get_by_role("button", name=f"Forward to {name}").click()
+        assert last(tab) == {"cmd": "step", "what": what, "lane": "A"}
+    tab.locator('[role=grid][aria-label="Tokens of lane A"] [tabindex="0"]').focus()
+    tab.keyboard.press("b")
+    assert last(tab) == {"cmd": "breakpoint", "op": "add", "breakpoint": {"position": 26}}
+
+
+def test_tabs_work_from_the_keyboard(tab):
+    feed(tab, synth.messages())
+    first = tab.get_by_role("tab", name="Why")
+    first.focus()
+    names = tab.get_by_role("tab").all_inner_texts()
+    for name in names[1:]:
+        tab.keyboard.press("ArrowRight")
+        assert tab.evaluate("() => document.getElementById('root').shadowRoot.activeElement.textContent") == name
+        assert tab.get_by_role("tab", name=name, exact=True).get_attribute("aria-selected") == "true"
+        assert tab.get_by_role("tabpanel", name=name, exact=True).is_visible()
+    tab.keyboard.press("Home")
+    assert tab.get_by_role("tabpanel", name="Why", exact=True).is_visible()
+    assert tab.locator(".compare").is_visible(), "the comparison stands below while nothing is selected"
+    assert tab.evaluate("() => page.store.follow"), "arrows in the tab strip do not move the pass"
