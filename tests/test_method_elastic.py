@@ -8,6 +8,7 @@ import torch
 from polestar.clock import PhaseClock
 from polestar.config import DecodeConfig
 from polestar.driver import Decoder
+from polestar.models.transformer import rotate
 from tests.test_method_cache_common import PROMPT, choices, steps_of
 
 
@@ -69,6 +70,33 @@ def test_a_reset_computes_all_rows_from_the_kept_inputs(request, family, reset):
         assert (i > 0) == (len(rows) < length)
         assert logits.argmax(-1).tolist() == [int(token) for token in step.argmax if token >= 0]
         assert torch.softmax(logits, -1).amax(-1).tolist() == pytest.approx(step.conf[positions - step.block_start].tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("axis", ["heads", "keys"])
+def test_similarity_compares_attention_before_and_after_the_commits(llada, axis):
+    model = llada.model
+    config = DecodeConfig.make(method="elastic-cache", gamma=-1, gen_length=44, block_length=16, sim_axis=axis)
+    decoder = Decoder(model, PROMPT, config)
+    length, layer = len(PROMPT) + 44, model.layers[0]
+    rows = model.rows((0, length), length)
+
+    def attention(tokens):
+        normed = layer.attn_norm(model.embed(tokens))
+        q, k = (rotate(part, rows.cos, rows.sin) for part in (layer.queries(normed), layer.keys(normed)))
+        return torch.softmax(q @ k.transpose(-1, -2) / model.cfg.head_dim**0.5, -1)
+
+    seen = decoder.run.canvas.tokens.clone()
+    decoder.step()
+    for _ in range(5):
+        # In layer 0 the keys change where the pass before committed, and so does the attention of every tracked token.
+        now = decoder.run.canvas.tokens.clone()
+        step = decoder.step()
+        old, new = (attention(tokens)[:, step.extra["tracked"]] for tokens in (seen, now))
+        dots, norms = (old * new), (old**2, new**2)
+        over = 0 if axis == "heads" else -1
+        cosine = dots.sum(over) / (norms[0].sum(over) * norms[1].sum(over)).sqrt()
+        assert step.extra["similarity"][0] == pytest.approx(float(cosine.mean()), abs=1e-5)
+        seen = now
 
 
 def test_a_partial_pass_feeds_tracked_decoded_and_window(llada):
