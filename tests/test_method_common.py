@@ -13,7 +13,7 @@ PROMPT = [5, 17, 200, 33, 9, 411, 62, 7, 300, 21]
 
 
 def run(model, method, level="steps", **values):
-    trace = decode(model, PROMPT, DecodeConfig.make(method=method, gen_length=28, block_length=8, **values), level=level)
+    trace = decode(model, PROMPT, DecodeConfig.make(method=method, gen_length=20, block_length=8, **values), level=level)
     trace.status = "done"
     return trace
 
@@ -29,7 +29,7 @@ def test_fills_the_canvas_without_mask_and_repeats_with_its_seed(tiny, method, v
     trace = run(tiny, method, **values)
     assert trace.complete
     committed = [c for step in trace for c in step.commits]
-    assert sorted(c.position for c in committed) == list(range(len(PROMPT), len(PROMPT) + 28))
+    assert sorted(c.position for c in committed) == list(range(len(PROMPT), len(PROMPT) + 20))
     assert all(0 <= c.token < tiny.config.vocab_size and c.token != tiny.config.mask_id for c in committed)
     assert all(0.0 <= c.confidence <= 1.0 + 1e-12 for c in committed)
     # A pass commits something, or it was the extra pass that a row spends on purpose.

@@ -77,11 +77,9 @@ class Klass(Schedule):
             # The public code compares the first pass with zeros: its KL is near 27 nats, hence unstable.
             before, history = torch.zeros_like(now), torch.zeros(len(masked), LONGEST)
         else:
-            kept = torch.searchsorted(self.positions, masked).clamp_(max=len(self.positions) - 1)
+            # Within a decode positions are only ever unmasked (after an edit by hand, policies begin anew).
+            kept = torch.searchsorted(self.positions, masked)
             before, history = self.before[kept.to(self.before.device)], self.history[kept]
-            # Positions that a person masked again have no past.
-            new = self.positions[kept] != masked
-            before[new.to(before.device)], history[new] = 0.0, 0.0
         kl = (now * ((now + FLOOR).log() - (before + FLOOR).log())).sum(-1).clamp_(min=0).cpu()
         self.history = torch.cat([history[:, 1:], kl[:, None]], 1)
         self.positions, self.before = masked, now
