@@ -104,7 +104,8 @@ def test_steps_fewer_than_positions_never_overwrite_and_always_finish():
     trace = scripted.decode(Scripted(lambda i, p: (5, 0.5)), method="klass", gen_length=12, block_length=6, steps=4)
     assert [len(s.commits) for s in trace] == [3, 3, 3, 3]
     # With a ready token in between, fewer are committed than the schedule planned; the block is finished one by one.
-    ready = scripted.decode(Scripted(lambda i, p: (5, 0.95 if p == 7 else 0.5)), method="klass", gen_length=6, block_length=6, steps=2, kl_history=1, kl_threshold="inf")
+    values = {"gen_length": 6, "block_length": 6, "steps": 2, "kl_history": 1, "kl_threshold": "inf"}
+    ready = scripted.decode(Scripted(lambda i, p: (5, 0.95 if p == 7 else 0.5)), method="klass", **values)
     assert [[c.position for c in s.commits] for s in ready] == [[7], [3, 4, 5], [6], [8]]
 
 

@@ -50,7 +50,7 @@ class PolestarCommit(CommitPolicy):
         past = self.history[-config.h :] if config.h else []
         delta = delta_t - torch.stack(past).mean(0) if past else delta_t.clone()
         # Kept long enough for an h that a person raises during the run; the mean reads the last h.
-        self.history = (self.history + [delta_t])[-max(config.h, 64) :]
+        self.history = [*self.history, delta_t][-max(config.h, 64) :]
         at = view.positions - run.block_start
         gate = config.alpha * (config.tau_s - c) ** 2
         event = (delta[at] >= gate) & (c < config.tau_s) & (c > config.drift_min_confidence) & (delta[at] < config.drift_max_delta)
