@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from polestar.cache.dynamic import turn
+from polestar.clock import PhaseClock
 from polestar.config import DecodeConfig
 from polestar.driver import Decoder
+from polestar.models.transformer import rotate
 from tests.test_method_cache_common import PROMPT, choices, steps_of
 
 P, G = len(PROMPT), 44
@@ -95,3 +97,32 @@ def test_each_position_has_its_own_threshold(llada):
     steps = steps_of(llada, "dynamic-dllm", apd="each", tau_s=0.9, apd_beta=1.0)
     assert any(np.nanmax(s.extra["thresholds"]) - np.nanmin(s.extra["thresholds"]) > 1e-3 for s in steps[1:])
     assert sorted(c.position for s in steps for c in s.commits) == list(range(P, P + G))
+
+
+@torch.inference_mode()
+def test_values_are_renewed_in_every_row_and_keys_in_the_chosen_ones(llada):
+    model = llada.model
+    config = DecodeConfig.make(method="dynamic-dllm", gen_length=G, block_length=16, window_size=4, layer_budget=6)
+    decoder = Decoder(model, PROMPT, config)
+    length, block, kv = P + G, model.layers[1], decoder.run.kv
+    every = model.rows((0, length), length)
+    decoder.step()
+    for _ in range(4):
+        tokens, keys, values = decoder.run.canvas.tokens.clone(), kv.k[1].clone(), kv.v[1].clone()
+        decoder.step()
+        # Layer 0 is always computed in full, so the input of layer 1 is that of a pass without a cache.
+        x = model.run_layer(0, model.embed(tokens), every, model.new_store(length), clock=PhaseClock(enabled=False))
+        normed = block.attn_norm(x)
+        new_keys, new_values = rotate(block.keys(normed), every.cos, every.sin), block.values(normed)
+        assert torch.allclose(kv.v[1][:, P:], new_values[:, P:], atol=1e-5)
+        assert torch.equal(kv.v[1][:, :P], values[:, :P]) and torch.equal(kv.k[1][:, :P], keys[:, :P])
+        chosen = ~(kv.k[1] == keys).all(-1).all(0)
+        assert int(chosen.sum()) <= 5 + 6
+        assert torch.allclose(kv.k[1][:, chosen], new_keys[:, chosen], atol=1e-5)
+        # Of the rows that keep their key, none turned more than a chosen one outside the window.
+        turned = torch.full((length,), -1.0)
+        turned[P:] = turn(new_values[:, P:], values[:, P:])
+        a, b = decoder.plan.hook.window
+        inside = torch.zeros(length, dtype=torch.bool)
+        inside[P + a : P + b] = True
+        assert float(turned[chosen & ~inside].min()) >= float(turned[P:][~chosen[P:] & ~inside[P:]].max()) - 1e-5
