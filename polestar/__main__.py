@@ -14,6 +14,7 @@ COMMANDS = {
     "compare": ("polestar.bench.compare", "several methods on one prompt or a file of prompts, as a table"),
     "models": ("polestar.models.cli", "list, show, download and check named checkpoints"),
     "export": ("polestar.bench.export", "turn a trace file into HTML, CSV or Parquet"),
+    "samples": ("polestar.demo.samples", "make the sample traces of the page with the bundled model"),
     "train-demo": ("polestar.demo.train", "train the bundled model from nothing"),
     "bench engine": ("polestar.bench.engine", "decode time against the time of the model rows alone"),
     "bench page": ("polestar.bench.page", "decode time with the page open against without"),
