@@ -12,6 +12,7 @@ phase "observe". The speed of an observed run means nothing. What a step gets:
   `first` to those at this pass (section 3.2). Exact: hidden states of masked positions wait in host memory until their commit.
 * extra["value_states"] float16 [L_G, 32]: last-layer value states in the first 32 principal directions of the run's first pass (Figure 3c), and
   extra["value_kept"]: the share of their variance that these directions hold.
+* extra["full_conf"] float32 [L_G]: confidence of every masked position in the full recompute, inside the block and outside; NaN where not masked.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from torch import Tensor
 from polestar.cache.kv import KVStore
 from polestar.clock import PhaseClock
 from polestar.drift import drift
-from polestar.plan import ForwardPlan, PassResult
+from polestar.plan import ForwardPlan, LogitsView, PassResult
 
 if TYPE_CHECKING:
     from polestar.driver import Run
@@ -56,6 +57,7 @@ class Observer:
         self.result: PassResult | None = None
         self.before: Float[Tensor, "heads L L"] | None = None  # final-layer attention of the full pass before
         self.missed: Float[Tensor, "n L"] | None = None
+        self.conf: np.ndarray | None = None
         self.paths: dict[int, list[Float[Tensor, "d"]]] = {}  # final hidden states of each masked position, pass by pass
         self.basis: tuple[Float[Tensor, "D"], Float[Tensor, "D P"]] | None = None
 
@@ -76,7 +78,11 @@ class Observer:
         self.result = model.run(plan, run.canvas.tokens, self.kv, PhaseClock(enabled=False))
         self.missed = staleness(run.kv, self.kv) if run.kv.filled else None
         masked = run.canvas.masked(run.prompt_length, run.length)
-        states = self.result.hidden[model.row_for(masked).to(device)].cpu()
+        hidden = self.result.hidden[model.row_for(masked).to(device)]
+        view = LogitsView(masked, model.logits(hidden), exclude=run.canvas.mask_id if run.config.exclude_mask else None)
+        self.conf = np.full(run.length - run.prompt_length, np.nan, dtype=np.float32)
+        self.conf[(masked - run.prompt_length).numpy()] = view.confidence.cpu().numpy()
+        states = hidden.cpu()
         # A position that a person filled by hand, or masked again, begins anew.
         self.paths = {p: [*self.paths.get(p, ()), state] for p, state in zip(masked.tolist(), states.unbind(0), strict=True)}
         return self._seconds(started)
@@ -92,6 +98,7 @@ class Observer:
         if self.before is not None:
             step.full_drift = drift(now, self.before).cpu().numpy()
         self.before = now
+        step.extra["full_conf"] = self.conf
         self._progress(step)
         self._values(step)
         return self._seconds(started)

@@ -21,7 +21,7 @@ from .trace import Trace, step_ids
 
 STREAM_VERSION = 1
 STEPS_PER_MESSAGE = 16
-UNSENT = frozenset(("value_states", "stale_before", "progress"))  # large extras of observe mode; figures are made from them on the server
+UNSENT = frozenset(("value_states", "stale_before", "progress", "full_conf"))  # large extras of observe mode; figures are made from them on the server
 
 
 def b64(array: np.ndarray | None, dtype: str) -> str | None:
