@@ -160,3 +160,56 @@ def test_tabs_work_from_the_keyboard(tab):
     assert tab.get_by_role("tabpanel", name="Why", exact=True).is_visible()
     assert tab.locator(".compare").is_visible(), "the comparison stands below while nothing is selected"
     assert tab.evaluate("() => page.store.follow"), "arrows in the tab strip do not move the pass"
+
+
+# ---- why, forks -------------------------------------------------------------------------------------------------------------
+
+
+def test_why_tells_the_life_of_a_token_and_breaks_or_forks_from_it(tab):
+    messages = synth.messages(compare=False)
+    feed(tab, messages)
+    steps = steps_of(messages)
+    at, commit = next((s["i"], c) for s in steps[8:] for c in s["c"] if c[3] == "drift")
+    pos, _, conf, _, delta, gate = commit
+    tab.evaluate("(i) => { page.store.seekPass('A', i); page.store.flush(); }", at)
+    select(tab, pos)
+    why = tab.get_by_role("tabpanel", name="Why", exact=True)
+    text = why.inner_text()
+    assert f"committed at pass {at}: drift event" in text
+    assert f"{delta:.3f} ≥ 10 · (0.90 − {conf:.2f})²" in text, "the rule with its numbers"
+    assert "static 0.9 alone" in text and "Candidates at pass" in text.replace("CANDIDATES AT PASS", "Candidates at pass")
+    assert "best guess:" in text and "argmax" in text
+    why.get_by_role("button", name="break here").click()
+    assert last(tab) == {"cmd": "breakpoint", "op": "add", "breakpoint": {"position": pos}}
+    why.get_by_label("Token to put here").fill(" Paris")
+    why.get_by_role("button", name="put").click()
+    forks = tab.get_by_role("tabpanel", name="Forks", exact=True)
+    assert forks.is_visible() and f"from pass {at} of lane A" in forks.inner_text()
+    select(tab, 100)
+    forks.get_by_role("button", name="re-mask").click()
+    forks.get_by_label("Parameter to change").select_option("alpha")
+    forks.get_by_label("New value of alpha").fill("4")
+    forks.get_by_label("Show the fork in lane").select_option("B")
+    forks.get_by_role("button", name="Fork", exact=True).click()
+    assert last(tab) == {
+        "cmd": "fork", "lane": "A", "pass": at, "changes": {"alpha": 4}, "method": None, "edits": {str(pos): " Paris", "100": None}, "to": "B",
+    }  # fmt: skip
+
+
+def test_a_fork_can_change_the_method_and_branches_open_in_either_lane(tab):
+    feed(tab, synth.messages())
+    push(tab, *synth.debug_events())
+    tab.evaluate("() => { page.store.seek(12); page.store.flush(); }")
+    forks = open_panel(tab, "Forks")
+    forks.get_by_label("Method of the fork").select_option("klass")
+    forks.get_by_role("button", name="Fork", exact=True).click()
+    assert last(tab)["method"] == "klass" and last(tab)["pass"] == 12 and last(tab)["edits"] == {}
+    forks.get_by_label("Parameter to change").select_option("tau_s")
+    forks.get_by_label("New value of tau_s").fill("")
+    before = tab.evaluate("() => sent.length")
+    forks.get_by_role("button", name="Fork", exact=True).click()
+    assert tab.evaluate("() => sent.length") == before and "τ_s is empty" in forks.get_by_role("alert").inner_text()
+    branches = forks.get_by_role("list", name="Branches").get_by_role("listitem")
+    assert branches.all_inner_texts()[0].startswith("Polestar") and "from pass 12" in branches.nth(1).inner_text()
+    forks.get_by_role("button", name="Open position 47 = clips in lane A").click()
+    assert last(tab) == {"cmd": "branch", "id": "b3", "lane": "A"}

@@ -8,6 +8,7 @@
 import * as breakpoints from './breakpoints.js';
 import * as compare from './compare.js';
 import {el} from './dom.js';
+import * as forks from './forks.js';
 import {makeTabs} from './tabs.js';
 import * as why from './why.js';
 
@@ -16,12 +17,14 @@ export function mountSide(root, store, {tip, app}) {
   const why_ = box('why', 'Why');
   const compare_ = box('compare', 'Comparison');
   const breakpoints_ = box('breaks', 'Breakpoints');
-  const panels = [why.mount(why_, store), compare.mount(compare_, store), breakpoints.mount(breakpoints_, store)];
+  const forks_ = box('forks', 'Forks');
+  const panels = [why.mount(why_, store), compare.mount(compare_, store), breakpoints.mount(breakpoints_, store), forks.mount(forks_, store)];
   const tabs = makeTabs(root, store, [
     {name: 'why', label: 'Why', title: 'What happened to the selected token', box: why_},
     {name: 'compare', label: 'Compare', title: 'Lane A against lane B', box: compare_,
       also: () => store.view.tab === 'why' && !store.sel && !!store.lanes.A && !!store.lanes.B},
-    {name: 'breaks', label: 'Breakpoints', title: 'Pause at events, step to events', box: breakpoints_},
+    {name: 'breaks', label: 'Breakpoints', title: 'Pause at events, step to events', box: breakpoints_, live: true},
+    {name: 'forks', label: 'Forks', title: 'Run on differently from any pass', box: forks_, live: true},
   ]);
   return {draw() {}, destroy() { tabs.destroy(); for (const p of panels) p.destroy(); root.replaceChildren(); }};
 }

@@ -29,6 +29,7 @@ export class Store {
     this.lessons = [];
     this.methods = [];
     this.files = [];
+    this.draft = {edits: new Map(), changes: new Map(), method: null, to: 'B'}; // of a fork
     this.clear();
   }
 

@@ -7,6 +7,7 @@
 
 import {REASONS, REASON_LABEL} from './codec.js';
 import {blockOf, tokenName} from './describe.js';
+import {draftEdit} from './forks.js';
 import {el, num, say, sharp, short} from './dom.js';
 import {paramsAt} from './params.js';
 import {drawLife, life} from './whychart.js';
@@ -38,6 +39,15 @@ export function staticStory(log, pos, commit) {
   return `static ${STATIC} alone would have waited: c was ${num(commit.conf, 2)} (later confidences were never computed)`;
 }
 
+/** How the best guess changed: "·sold (pass 3) → ·clips (pass 5)". */
+export function guessStory(store, s) {
+  const said = [];
+  let last = -1;
+  s.am.forEach((id, k) => { if (id >= 0 && id !== last) { last = id; said.push(`${tokenName(store, id)} (pass ${s.x[k]})`); } });
+  if (!said.length) return '';
+  return said.length === 1 ? `best guess: ${said[0]}, unchanged` : `best guess: ${said.length > 5 ? `${said.slice(0, 2).join(' → ')} → … ${said.length - 4} more … → ${said.slice(-2).join(' → ')}` : said.join(' → ')}`;
+}
+
 export function mount(root, store) {
   const title = el('span', {text: 'Why'});
   const chip = el('span', {className: 'tok mono'});
@@ -48,11 +58,18 @@ export function mount(root, store) {
   const box = el('div', {className: 'rule'}, symbols, filled, staticLine);
   const chart = el('div', {className: 'cv life'});
   const candHead = el('div', {className: 'h', text: 'Candidates'});
+  const guesses = el('div', {className: 'k guesses'});
   const cand = el('div', {className: 'cands'});
   const kv = el('dl', {className: 'kv'});
   const clusters = el('div', {className: 'layers'});
   const clusterHead = el('div', {className: 'h', text: 'Cluster by layer'});
-  const full = el('div', {className: 'why-body'}, el('div', {className: 'why-top'}, chip, story), box, chart, el('div', {className: 'h', text: 'At this pass'}), kv, candHead, cand, clusterHead, clusters);
+  const act = (text, title, f) => el('button', {type: 'button', className: 'chip-b', text, title, on: {click: f}});
+  const forkButton = act('', 'Run on from here with other parameters, another method or an edited canvas', () => store.set({tab: 'forks'}));
+  const putInput = el('input', {type: 'text', 'aria-label': 'Token to put here', placeholder: 'token', spellcheck: false, autocomplete: 'off'});
+  const doing = el('form', {className: 'acts', on: {submit: (event) => { event.preventDefault(); if (putInput.value) { draftEdit(store, store.sel.pos, putInput.value); putInput.value = ''; } }}},
+    act('break here', 'Pause when this position is committed (b)', () => store.send({cmd: 'breakpoint', op: 'add', breakpoint: {position: store.sel.pos}})), forkButton,
+    act('re-mask', 'Fork with [MASK] at this position', () => draftEdit(store, store.sel.pos, null)), putInput, el('button', {type: 'submit', className: 'chip-b', text: 'put', title: 'Fork with this token at this position'}));
+  const full = el('div', {className: 'why-body'}, el('div', {className: 'why-top'}, chip, story), doing, box, chart, guesses, el('div', {className: 'h', text: 'At this pass'}), kv, candHead, cand, clusterHead, clusters);
   const none = el('p', {className: 'k hint', text: 'Click a token, or move to the grid with Tab and the arrow keys: its confidence, drift and the rule that committed it appear here.'});
   const head = el('div', {className: 'h'}, title);
   root.append(head, none, full);
@@ -81,12 +98,14 @@ export function mount(root, store) {
       say(chip, tokenName(store, log.header.prompt_ids[pos]));
       chip.className = 'tok mono';
       say(story, 'part of the prompt');
-      for (const node of [box, chart, candHead, cand]) node.hidden = true;
+      for (const node of [box, chart, guesses, doing, candHead, cand]) node.hidden = true;
       rows([['drift δ', 'n/a']]);
       drawClusters(log, p, pos);
       return;
     }
-    box.hidden = chart.hidden = false;
+    box.hidden = chart.hidden = guesses.hidden = false;
+    doing.hidden = store.offline;
+    say(forkButton, `fork from pass ${p}`);
     const state = log.stateAt(p);
     const now = state.tok[pos - log.P];
     const commit = log.commitAt(pos, p);
@@ -108,8 +127,10 @@ export function mount(root, store) {
     chart.classList.toggle('flat', driftless);
     chart.hidden = !s.x.length;
     if (s.x.length && view.w) drawLife(view, t, s, (commit || later)?.at ?? -1, p, driftless);
+    say(guesses, guessStory(store, s));
     const at = n || (commit ? log.numbers(commit.at, pos) : null);
     rows([
+      ['argmax', at && at.am !== null ? tokenName(store, at.am) : 'n/a'],
       ['confidence', at && at.conf !== null ? num(at.conf, 3) : commit ? num(commit.conf, 3) : 'n/a'],
       ['drift δ, nats', at && at.drift !== null ? short(at.drift) : 'n/a'],
       [`mean of last ${params.h ?? 'h'}`, at && at.drift !== null && at.delta !== null ? short(at.drift - at.delta) : 'n/a'],
@@ -124,7 +145,7 @@ export function mount(root, store) {
   function stale(log, p, pos) {
     for (let i = p; i >= 0; i--) {
       const a = log.steps[i].stale;
-      if (a) return [[`staleness, layer ${store.view.layer}`, num(a[store.view.layer * log.header.length + pos], 3)]];
+      if (a) return [[`K/V staleness, layer ${store.view.layer}`, num(a[store.view.layer * log.header.length + pos], 3)]];
     }
     return [];
   }

@@ -14,6 +14,7 @@ export function life(log, pos) {
   return {
     x: passes.map((s) => s.i),
     conf: passes.map((s) => read(s.conf, s)),
+    am: passes.map((s) => (s.am ? s.am[pos - s.s] : -1)),
     drift: passes.map((s) => read(s.drift, s)),
     delta: passes.map((s) => read(s.delta, s)),
     mean: passes.map((s) => read(s.drift, s) - read(s.delta, s)),

@@ -47,7 +47,10 @@ def open_tab(harness, *, width: int = 1440, height: int = 900, **kw):
     page.on("pageerror", lambda e: problems.append(str(e)))
     page.on("request", lambda r: None if r.url.startswith((base, "data:", "blob:")) else problems.append(f"request to {r.url}"))
     page.goto(f"{base}/tests/js/harness.html")
-    page.wait_for_function("window.ready")
+    try:
+        page.wait_for_function("window.ready", timeout=15000)
+    except Exception as error:
+        raise AssertionError(f"the page did not start: {problems}") from error
     try:
         yield page
         assert not problems, problems

@@ -1,0 +1,126 @@
+/**
+ * Forks: run on from the pass under the cursor with changed parameters, another method, or an edited canvas; and the tree of what was forked so far.
+ *
+ * Contract: `mount(root, store) -> {draw, destroy}`. The draft (`store.draft`) holds edits {position: text | token id | null} and changes {name: value}; other
+ * panels add to it by `draftEdit`. The pass is the lane's pass at the cursor; -1 is "before the first". The tree is the server's (event `branches`).
+ */
+
+import {el, say} from './dom.js';
+import {tokenName} from './describe.js';
+import {NAMES, paramsAt} from './params.js';
+
+/** Put text (or null: [MASK]) at a position in the draft and show the form. */
+export function draftEdit(store, pos, value) {
+  store.draft.edits.set(pos, value);
+  store.touch('lists');
+  store.set({tab: 'forks'});
+}
+
+/** What a person typed as a parameter's value. */
+export function readValue(text) {
+  const t = text.trim();
+  if (t === 'true' || t === 'false') return t === 'true';
+  if (t === '') return null;
+  return Number.isFinite(Number(t)) ? Number(t) : t;
+}
+
+const shownValue = (v) => (v === null || v === undefined ? '' : String(v));
+
+export function mount(root, store) {
+  const where = el('p', {className: 'now'});
+  const lane = el('select', {'aria-label': 'Show the fork in lane', on: {change: () => { store.draft.to = lane.value; }}}, el('option', {value: 'A', text: 'lane A'}), el('option', {value: 'B', text: 'lane B'}));
+  const method = el('select', {'aria-label': 'Method of the fork', on: {change: () => { store.draft.method = method.value || null; }}});
+  const changes = el('div', {className: 'conds'});
+  const param = el('select', {'aria-label': 'Parameter to change', on: {change: () => { if (param.value) { store.draft.changes.set(param.value, undefined); store.touch('lists'); } }}});
+  const edits = el('div', {className: 'conds'});
+  const put = el('input', {type: 'text', 'aria-label': 'Token for the selected position', placeholder: 'token', spellcheck: false, autocomplete: 'off'});
+  const putButton = el('button', {type: 'submit', className: 'btn', text: 'put'});
+  const maskButton = el('button', {type: 'button', className: 'btn', text: 're-mask', on: {click: () => { store.draft.edits.set(store.sel.pos, null); store.touch('lists'); }}});
+  const at = el('span', {className: 'k'});
+  const putRow = el('form', {className: 'line', on: {submit: (event) => { event.preventDefault(); if (put.value === '' || !store.sel) return; store.draft.edits.set(store.sel.pos, put.value); put.value = ''; store.touch('lists'); }}}, at, put, putButton, maskButton);
+  const go = el('button', {type: 'button', className: 'btn primary', text: 'Fork', on: {click: send}});
+  const problem = el('p', {className: 'problem', role: 'alert', hidden: true});
+  const tree = el('ul', {className: 'rows tree', 'aria-label': 'Branches'});
+  const none = el('p', {className: 'k hint', text: 'Forks of this run stand here. An unchanged fork reproduces the original; the engine checks that.'});
+  const field = (label, node) => el('label', {className: 'field'}, el('span', {className: 'k', text: label}), node);
+  root.append(el('div', {className: 'h', text: 'Fork'}), where, field('method', method), field('parameters', param), changes, el('div', {className: 'k', text: 'canvas at the selected position'}), putRow, edits,
+    el('div', {className: 'line'}, field('into', lane), el('span', {className: 'sp'}), el('button', {type: 'button', className: 'link plain', text: 'clear', on: {click: () => { store.draft = fresh(store); store.touch('lists'); }}}), go), problem,
+    el('div', {className: 'h', text: 'Branches'}), none, tree);
+
+  const source = () => store.lanes[store.focus];
+
+  function send() {
+    const log = source();
+    const d = store.draft;
+    problem.hidden = true;
+    const out = {};
+    for (const [name, value] of d.changes) {
+      if (value === undefined || value === null) { say(problem, `The new value of ${NAMES[name] || name} is empty; write one or take the row away.`); problem.hidden = false; return; }
+      out[name] = value;
+    }
+    store.send({cmd: 'fork', lane: log.name, pass: store.passOf(log.name), changes: out, method: d.method, edits: Object.fromEntries([...d.edits].map(([pos, v]) => [String(pos), v])), to: lane.value});
+  }
+
+  let shownMethods = '';
+  function draw() {
+    const log = source();
+    go.disabled = !log;
+    if (!log) { say(where, 'No run yet.'); return; }
+    const p = store.passOf(log.name);
+    say(where, p < 0 ? `from before the first pass of lane ${log.name}` : `from pass ${p} of lane ${log.name}, block ${log.steps[p].block} (the cursor)`);
+    const list = store.methods.length ? store.methods : store.open.map((l) => ({name: store.lanes[l].header.method, title: store.lanes[l].header.title}));
+    const options = [['', `same: ${log.header.title || log.header.method}`], ...list.filter((m) => m.name !== log.header.method).map((m) => [m.name, m.title || m.name])];
+    const key = JSON.stringify(options);
+    if (key !== shownMethods) { shownMethods = key; method.replaceChildren(...options.map(([value, text]) => el('option', {value, text}))); }
+    method.value = store.draft.method || '';
+    lane.value = store.draft.to;
+    const pos = store.sel?.pos;
+    const usable = pos !== undefined && pos >= log.P;
+    say(at, usable ? `${pos}` : 'none');
+    for (const node of [put, putButton, maskButton]) node.disabled = !usable;
+  }
+
+  let shownDraft = '';
+  function drawDraft() {
+    const log = source();
+    const d = store.draft;
+    const config = log ? paramsAt(log, store.passOf(log.name)) : {};
+    const names = Object.keys(config).filter((n) => !['gen_length', 'block_length'].includes(n));
+    const key = JSON.stringify([[...d.changes.keys()], [...d.edits], names, store.vocab.size > 0]);
+    if (key === shownDraft) return;
+    shownDraft = key;
+    param.replaceChildren(el('option', {value: '', text: 'change one…'}), ...names.filter((n) => !d.changes.has(n)).map((n) => el('option', {value: n, text: NAMES[n] || n})));
+    param.value = '';
+    changes.replaceChildren(...[...d.changes.keys()].map((name) => {
+      const input = el('input', {type: 'text', 'aria-label': `New value of ${name}`, value: shownValue(d.changes.get(name) ?? config[name]), spellcheck: false, autocomplete: 'off', on: {input: () => d.changes.set(name, readValue(input.value))}});
+      d.changes.set(name, readValue(input.value));
+      return el('div', {className: 'cond'}, el('span', {className: 'mono grow', text: NAMES[name] || name}), el('span', {className: 'k', text: `${shownValue(config[name])} →`}), input,
+        el('button', {type: 'button', className: 'ib tiny', 'aria-label': `Keep ${name} as it was`, text: '×', on: {click: () => { d.changes.delete(name); store.touch('lists'); }}}));
+    }));
+    edits.replaceChildren(...[...d.edits].map(([pos, value]) => el('div', {className: 'cond'}, el('span', {className: 'mono grow', text: `position ${pos} ← ${value === null ? '[MASK]' : typeof value === 'number' ? tokenName(store, value) : JSON.stringify(value)}`}),
+      el('button', {type: 'button', className: 'ib tiny', 'aria-label': `Undo the edit of position ${pos}`, text: '×', on: {click: () => { d.edits.delete(pos); store.touch('lists'); }}}))));
+  }
+
+  function drawTree() {
+    none.hidden = store.branches.length > 0;
+    const rows = [];
+    const walk = (parent, depth) => {
+      for (const b of store.branches.filter((x) => (x.parent ?? null) === parent)) {
+        const open = (to) => el('button', {type: 'button', className: 'ib tiny', text: to, 'aria-pressed': String(b.lane === to), 'aria-label': `Open ${b.label} in lane ${to}`, title: `Open in lane ${to}`, on: {click: () => store.send({cmd: 'branch', id: b.id, lane: to})}});
+        const li = el('li', {}, el('span', {className: 'grow'}, el('span', {text: b.label}), b.at === null || b.at === undefined ? null : el('span', {className: 'k', text: ` · from pass ${b.at}`})), open('A'), open('B'));
+        li.style.marginLeft = `${Math.min(depth, 5) * 12}px`;
+        rows.push(li);
+        walk(b.id, depth + 1);
+      }
+    };
+    walk(null, 0);
+    tree.replaceChildren(...rows);
+  }
+  const undo = [store.watch(['data', 'cursor', 'sel', 'view', 'lists'], () => { if (store.view.tab === 'forks') { draw(); drawDraft(); } }), store.watch(['lists'], drawTree)];
+  return {draw, destroy() { for (const f of undo) f(); root.replaceChildren(); }};
+}
+
+/** An empty draft; the fork is shown in the other lane, so that both stand side by side. */
+export function fresh(store) {
+  return {edits: new Map(), changes: new Map(), method: null, to: store?.lanes && store.focus === 'B' ? 'A' : 'B'};
+}
