@@ -7,7 +7,6 @@ the clock: seconds of a step are decode work, without the log's own cost.
 
 from __future__ import annotations
 
-import importlib.metadata
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +25,8 @@ from polestar.decoders import method_named
 from polestar.inspector import Inspector
 from polestar.models.transformer import Transformer
 from polestar.plan import ForwardPlan, LogitsView, PassResult
-from polestar.trace.step import LEVELS, Commit, ParamChange, Step
+from polestar.request import check_request, versions
+from polestar.trace.step import Commit, ParamChange, Step
 from polestar.trace.trace import Header, Trace
 
 
@@ -385,39 +385,6 @@ class Decoder:
         run = self.run
         plan = ForwardPlan(kind="entry-full", rows=(0, run.length), logits_for=torch.arange(run.length - 1, run.length, device=run.model.device))
         run.model.run(plan, run.canvas.tokens, run.model.new_store(run.length), PhaseClock(enabled=False))
-
-
-def check_request(model: Transformer, prompt_ids: Sequence[int], config: DecodeConfig, level: str) -> None:
-    """Raises ValueError in one sentence when a decode could not run to its end."""
-    cfg = model.cfg
-    if level not in LEVELS:
-        raise ValueError(f"level {level!r} is not one of {', '.join(LEVELS)}; choose one of those")
-    if len(prompt_ids) == 0:
-        raise ValueError("the prompt is empty (0 tokens); give at least one token")
-    wrong = [i for i in prompt_ids if not 0 <= int(i) < cfg.vocab_size]
-    if wrong:
-        raise ValueError(f"prompt id {wrong[0]} is outside the model's vocabulary of {cfg.vocab_size}; give ids from 0 to {cfg.vocab_size - 1}")
-    length = len(prompt_ids) + config.gen_length
-    if length > cfg.max_length:
-        raise ValueError(
-            f"prompt {len(prompt_ids)} + generation {config.gen_length} = {length} positions is more than the model's maximum of "
-            f"{cfg.max_length}; shorten the prompt or the generation to fit"
-        )
-
-
-def versions() -> dict[str, str]:
-    """Library versions that a trace records."""
-    import platform
-
-    from polestar import __version__
-
-    found = {"polestar": __version__, "python": platform.python_version(), "torch": torch.__version__}
-    for name in ("triton", "tokenizers", "safetensors", "numpy"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def decode(

@@ -318,7 +318,8 @@ def test_a_tree_of_runs(llada):
     assert tree.shared(root.id, edited.id) == 7 and tree.shared(root.id, other.id) == 0 and tree.shared(root.id, root.id) == len(trace)
     compared = tree.compare(root.id, edited.id)
     assert compared["shared"] == 7 and compared["differing"] == differing(trace, edited.trace)
-    assert masked - LP in [e["index"] for e in compared["differing"]]
+    by_hand = next(e for e in compared["differing"] if e["position_b"] == masked)
+    assert by_hand["token_b"] == 9 and by_hand["commit_b"] is None and by_hand["commit_a"] is not None, "a token put by hand is no commit"
     assert [n["parent"] for n in tree.to_json()] == [None, root.id, root.id, low.id, None]
     for wrong in ({"parent": 99}, {"parent": root.id}, {"parent": root.id, "at_pass": len(trace)}):
         with pytest.raises(ValueError):

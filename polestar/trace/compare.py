@@ -183,7 +183,12 @@ def _keys(t: Trace, by: str) -> np.ndarray:
 
 def _final_commits(t: Trace) -> dict[int, tuple[int, Any]]:
     """Position -> (pass, commit) of the commit that put its present token there."""
-    return {c.position: (s.index, c) for s in t for c in s.commits if c.token != t.header.mask_id}
+    out: dict[int, tuple[int, Any]] = {}
+    for s in t:
+        for position, _ in s.edits:  # put there by hand: no commit
+            out.pop(position, None)
+        out.update((c.position, (s.index, c)) for c in s.commits if c.token != t.header.mask_id)
+    return out
 
 
 def _value(m: dict[str, Any], name: str) -> float | None:
