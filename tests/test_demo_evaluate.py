@@ -233,6 +233,8 @@ def test_the_verdict_says_wins_losses_and_what_is_not_shown():
     text = demo_report.verdict(row(a, b))
     assert "no difference in accuracy is shown (it alone is right on 0 problems, fast-dllm-dual alone on 1" in text
     assert "wins in TPF, 2.00" in text and "wins in NFE, 0.50" in text and "loses in rows recomputed, 2.70" in text and "time not shown to differ" in text
+    few = demo_report.verdict(row(a[:10], b[:10]))
+    assert "TPF not shown to differ, 2.00" in few and "fewer than 20 problems" in few and "fewer than" not in text
     better = [result(i < 30, prompt=str(i)) for i in range(40)]
     worse = [result(i < 10, prompt=str(i)) for i in range(40)]
     assert "wins 50.0 points of accuracy" in demo_report.verdict(row(better, worse))

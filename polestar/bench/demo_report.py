@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from polestar.bench import common
+from polestar.bench.paired import FEWEST
 
 GOALS = {"math": 0.8, "list": 0.9, "facts": 0.9}  # exact answers, one token a pass; every other family GOAL
 GOAL = 0.7
@@ -161,7 +162,8 @@ def verdict(row: dict[str, Any]) -> str:
             parts.append(f"{what} not shown to differ, {ratio(r)} times")
         else:
             parts.append(f"{'wins' if (r['value'] > 1) == more_is_better else 'loses'} in {what}, {ratio(r)} times")
-    return f"{row['label']} against {row['base']}, {a['n']} problems: " + "; ".join(parts) + "."
+    few = f" With fewer than {FEWEST} problems no difference in cost is claimed." if a["n"] < FEWEST else ""
+    return f"{row['label']} against {row['base']}, {a['n']} problems: " + "; ".join(parts) + "." + few
 
 
 def _scan_words(t: dict[str, Any]) -> str:
