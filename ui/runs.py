@@ -57,6 +57,7 @@ class Run:
         self._nudge = threading.Event()  # ends a pause between two passes of a paced run
         self._thread: threading.Thread | None = None
         self._tenth = -1
+        self._later: dict[str, list[Any]] = {}
 
     # ---- from the event loop ------------------------------------------------------------------------------------------------
 
@@ -99,6 +100,26 @@ class Run:
             if lane.session is not None and not lane.done:
                 lane.session.step_once()
         self._nudge.set()
+
+    def trace(self, lane: str) -> Any:
+        """A lane's trace as it stands; None before it begins."""
+        session = self.lanes[lane].session if lane in self.lanes else None
+        return session.trace if session is not None else self.traces.get(lane)
+
+    def going(self, lane: str) -> bool:
+        """Is the lane still to be decoded, or being decoded?"""
+        return lane in self.lanes and not self.lanes[lane].done
+
+    def afterwards(self, lane: str, do: Any) -> None:
+        """Call `do()` once the lane has ended (at once when it has)."""
+        self._later.setdefault(lane, []).append(do)
+        if not self.going(lane):
+            self._catch_up(lane)
+
+    def _catch_up(self, lane: str) -> None:
+        todo = self._later.pop(lane, [])
+        for do in todo:
+            do()
 
     def set(self, name: str, value: Any) -> None:
         """Change a parameter of every lane that has it; lanes still to come start with it. Raises ValueError in one sentence."""
@@ -143,6 +164,7 @@ class Run:
                     self.traces[lane.name] = lane.session.trace
                 lane.session = None
                 lane.done = True
+                self._catch_up(lane.name)
             done()
 
     @staticmethod
@@ -173,6 +195,8 @@ class Run:
             self.lanes[name] = Lane(name, self.engine.config(method, preset, values))
         self._say("loading", f"loading {request.model}")
         loaded = self.engine.load(request.model, self._loading)
+        if note := getattr(loaded, "note", ""):
+            self._say("loading", f"{request.model}: {note}")
         codec = self.codec = self.engine.codec(loaded)
         vocab = wire.VocabSender(codec)
         for lane in self.lanes.values():

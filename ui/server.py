@@ -12,7 +12,10 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from polestar.analysis.projection import layer_points
+
 from .line import Line
+from .points import Projector
 from .runs import Request, Run
 from .samples import sample_path
 from .stream import Channel, replay, status
@@ -29,6 +32,12 @@ class Tab:
         self.run: Run | None = None
         self.pump: object | None = None  # who sends at present; a new run takes over
         self.ticket: Any = None
+        self.traces: dict[str, Any] = {}  # of an opened trace; those of a run are the run's
+        self.waiting: set[object] = set()  # answers that are still being computed
+
+    def trace(self, lane: str) -> Any:
+        """The trace shown in a lane, finished or not; None where there is none."""
+        return self.run.trace(lane) if self.run is not None else self.traces.get(lane)
 
     def stop(self) -> None:
         """End the run, wherever it is: waiting, loading or decoding."""
@@ -45,6 +54,7 @@ class Server:
         self.engine, self.trace = engine, trace
         self.line = Line()
         self.tabs: dict[str, Tab] = {}
+        self.projector = Projector()
         self.commands: dict[str, Callable[[Tab, dict[str, Any]], Any]] = {
             "stop": lambda tab, _: tab.stop(),
             "pause": lambda tab, _: tab.run and tab.run.pause(),
@@ -52,6 +62,7 @@ class Server:
             "step": lambda tab, _: tab.run and tab.run.step(),
             "set": lambda tab, c: self.set(tab, str(c.get("name", "")), c.get("value")),
             "resend": lambda tab, c: tab.channel.behind(str(c.get("run", "")), int(c.get("from", 0))),
+            "points": self.points,
             "hello": lambda tab, _: self.show(tab, self.trace) if self.trace else None,
             "open": lambda tab, c: self.show(tab, sample_path(str(c.get("name", "")))),
         }
@@ -82,8 +93,35 @@ class Server:
 
         trace = load(path)
         tab.stop()
-        tab.run = None
+        tab.run, tab.traces, tab.waiting = None, {"A": trace}, set()
         tab.channel.begin(*replay(trace))
+
+    def points(self, tab: Tab, command: dict[str, Any]) -> None:
+        """Answer with a lane's points in UMAP's plane; of a lane that is still decoding, when it has ended."""
+        lane, layer = str(command.get("lane")), int(command.get("layer", 0))
+        trace, shown = tab.trace(lane), tab.channel.run
+        if trace is None:
+            return
+        frames = layer_points(trace, layer)
+        waiting, mine = tab.waiting, object()
+        waiting.add(mine)
+
+        def answer(found: list[dict[str, Any]] | None, problem: str) -> None:
+            if found is None:
+                tab.channel.put(status(self._state(tab), problem), run=shown)
+            else:
+                tab.channel.put({"type": "points", "lane": lane, "layer": layer, "method": "umap", "frames": found}, run=shown)
+            waiting.discard(mine)
+
+        def ask() -> None:
+            self.projector.ask(layer_points(trace, layer), trace.header.seed or 0, answer)
+
+        if tab.run is not None and tab.run.going(lane):
+            tab.run.afterwards(lane, ask)
+        elif frames:
+            ask()
+        else:
+            answer([], "")
 
     def command(self, session: str, command: Any) -> None:
         """Act on what the page sent; what is not understood is logged and changes nothing."""
@@ -112,6 +150,7 @@ class Server:
         tab.stop()
         me = tab.pump = object()
         tab.channel.begin(status("queued", "waiting for the model"))
+        tab.traces, tab.waiting = {}, set()
         run = tab.run = Run(tab.channel, self.engine, request)
         ticket = tab.ticket = self.line.enter()
         try:
@@ -127,7 +166,7 @@ class Server:
                 tab.channel.put(status("stopped", "left the line; nothing was decoded"), run=run.name)
             else:
                 run.start(ticket.leave)
-            while tab.pump is me and (run.alive or not tab.channel.idle):
+            while tab.pump is me and (run.alive or tab.waiting or not tab.channel.idle):
                 value = tab.channel.take()
                 if value is not None:
                     yield value
@@ -145,8 +184,10 @@ class Server:
         if tab.pump is None:
             me = tab.pump = object()
             try:
-                async for value in self._flush(tab, me):
-                    yield value
+                while tab.pump is me and (tab.waiting or not tab.channel.idle):
+                    async for value in self._flush(tab, me):
+                        yield value
+                    await asyncio.sleep(TICK)
             finally:
                 if tab.pump is me:
                     tab.pump = None

@@ -117,7 +117,10 @@ class Tab:
         self.page.on("console", lambda m: self.errors.append(m.text) if m.type in ("error", "warning") else None)
         self.page.on("pageerror", lambda e: self.errors.append(str(e)))
         self.page.goto(url)
-        self.wait("() => document.documentElement.dataset.polestar === 'ready'")
+        try:
+            self.wait("() => document.documentElement.dataset.polestar === 'ready'")
+        except Exception as error:
+            raise AssertionError(f"the page did not come up; its console says {self.errors}") from error
 
     def js(self, expression: str, *args):
         return self.page.evaluate(expression, *args)

@@ -146,3 +146,16 @@ def test_share_needs_a_password():
     ):
         done = subprocess.run([sys.executable, "app.py", *args], cwd=ROOT, capture_output=True, text=True, timeout=60)
         assert done.returncode == 2 and sentence in done.stderr and done.stdout == ""
+
+
+def test_umap_of_the_window_comes_when_it_is_ready(app, tab):
+    t = tab(app.url)
+    t.page.uncheck("#ps-compare input")
+    t.number("gen_length", 64)
+    t.run("Describe Sam the bear.")
+    t.wait_state("done")
+    t.js("() => { window.polestar.send({cmd: 'points', lane: 'A', layer: 1, method: 'umap'}); }")
+    t.wait("() => window.polestar.app.store.points.get('A/1/umap')?.length > 0", timeout=400)
+    frames, steps = t.js("""() => [window.polestar.app.store.points.get('A/1/umap').map((f) => [f.i, f.xy.length]),
+        window.polestar.app.store.lanes.A.steps.map((s, i) => s.pts ? i : -1).filter((i) => i >= 0)]""")
+    assert [i for i, _ in frames] == steps and all(size > 100 for _, size in frames)

@@ -234,3 +234,22 @@ def test_every_control_has_a_sentence_of_help(serve, tab):
     t.page.hover("#ps-tau_s")
     t.wait("() => getComputedStyle(document.querySelector('#ps-tau_s .info-text')).visibility === 'visible'")
     assert "Default: 0.9" in t.page.inner_text("#ps-tau_s .info-text")
+
+
+def test_a_trace_given_at_start_is_shown_as_a_replay(serve, tab, tmp_path_factory):
+    from tests.browser.fake import FakeEngine
+
+    engine = FakeEngine()
+    codec = engine.load("demo")
+    session = engine.session(codec, "one two three", engine.config("polestar", "paper", {"gen_length": 100}), "full")
+    assert len(list(session.steps())) == 100
+    path = tmp_path_factory.mktemp("traces") / "hundred.safetensors"
+    session.trace.save(path, codec)
+    t = tab(serve("--trace", str(path)).url)
+    t.wait_passes(100)
+    assert t.state == "replay" and "replay" in t.text() and "live" not in t.text().split("\n")[0]
+    t.number("gen_length", 16)
+    t.page.uncheck("#ps-compare input")
+    t.run("four five")
+    t.wait_state("done")
+    assert t.passes() == 16
