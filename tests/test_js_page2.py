@@ -170,7 +170,7 @@ def test_why_tells_the_life_of_a_token_and_breaks_or_forks_from_it(tab):
     feed(tab, messages)
     steps = steps_of(messages)
     at, commit = next((s["i"], c) for s in steps[8:] for c in s["c"] if c[3] == "drift")
-    pos, _, conf, _, delta, gate = commit
+    pos, _, conf, _, delta, _gate = commit
     tab.evaluate("(i) => { page.store.seekPass('A', i); page.store.flush(); }", at)
     select(tab, pos)
     why = tab.get_by_role("tabpanel", name="Why", exact=True)
@@ -213,3 +213,78 @@ def test_a_fork_can_change_the_method_and_branches_open_in_either_lane(tab):
     assert branches.all_inner_texts()[0].startswith("Polestar") and "from pass 12" in branches.nth(1).inner_text()
     forks.get_by_role("button", name="Open position 47 = clips in lane A").click()
     assert last(tab) == {"cmd": "branch", "id": "b3", "lane": "A"}
+
+
+# ---- what if ----------------------------------------------------------------------------------------------------------------
+
+
+def reference(header, steps, *, tau=0.9, alpha=10.0, h=5):
+    """Independent first-order judgement: position -> first recorded pass in which the rule of section 4.2 takes it."""
+    import base64
+
+    import numpy as np
+
+    def floats(text):
+        return None if text is None else np.frombuffer(base64.b64decode(text), "<f4").astype(np.float64)
+
+    first, past, block = {}, [], None
+    for s in steps:
+        if s["b"] != block:
+            block, past = s["b"], []
+        c, d = floats(s["conf"]), floats(s["drift"])
+        masked = [j for j in range(len(c)) if not np.isnan(c[j])]
+        taken = {j for j in masked if c[j] >= np.float32(tau)} or {max(masked, key=lambda j: (c[j], -j))}
+        if d is not None and s["gate"] is not None:
+            window = past[-h:] if h else []
+            delta = d - np.mean(window, 0) if window else d
+            taken |= {j for j in masked if c[j] < np.float32(tau) and delta[j] >= alpha * (tau - c[j]) ** 2}
+        if d is not None:
+            past.append(d)
+        for j in taken:
+            first.setdefault(s["s"] + j, s["i"])
+    return first
+
+
+def drag(panel, name, value):
+    panel.get_by_label(f"What if {name}").fill(str(value))
+
+
+def test_what_if_judges_every_recorded_pass_again(tab):
+    messages = synth.messages(gen_length=160)
+    feed(tab, messages)
+    header, steps = events_of(messages, "header")[0]["header"], steps_of(messages)
+    panel = open_panel(tab, "What if")
+    text = panel.inner_text()
+    assert "First order" in text and "the trajectory itself would change" in text
+    assert tab.evaluate("() => page.store.whatif.marks.size") == 0, "nothing moved, nothing marked"
+    was = {c[0]: s["i"] for s in steps for c in s["c"] if c[3] != "suffix"}
+    for values in ({"tau": 0.7}, {"alpha": 2.5}, {"alpha": 2.5, "h": 0}, {"tau": 0.95, "alpha": 30.0, "h": 2}):
+        for name, key in (("τ_s", "tau"), ("α", "alpha"), ("h", "h")):
+            if key in values:
+                drag(panel, name, values[key])
+            else:
+                button = panel.get_by_role("button", name=f"{name} as recorded")
+                if button.is_enabled():
+                    button.click()
+        expected = reference(header, steps, **values)
+        marks = {pos: -1 if expected.get(pos, 10**9) < at else 1 for pos, at in was.items() if expected.get(pos) != at}
+        got = tab.evaluate("() => Object.fromEntries(page.store.whatif.marks)")
+        assert {int(k): v for k, v in got.items()} == marks, values
+        earlier, later = sum(v < 0 for v in marks.values()), sum(v > 0 for v in marks.values())
+        assert f"{earlier} earlier, {later} later" in panel.inner_text()
+    row = panel.get_by_role("table").locator("tbody tr").first
+    row.get_by_role("button").click()
+    assert str(tab.evaluate("() => page.store.sel.pos")) == row.locator("td").first.inner_text()
+    panel.get_by_role("button", name="fork with these values").click()
+    tab.get_by_role("tabpanel", name="Forks").get_by_role("button", name="Fork", exact=True).click()
+    assert last(tab)["changes"] == {"tau_s": 0.95, "alpha": 30, "h": 2}
+    assert tab.evaluate("() => page.store.whatif") is None, "marks go with the panel"
+
+
+def test_what_if_says_when_the_rule_cannot_be_judged(tab):
+    messages = synth.messages(compare=False)
+    feed(tab, messages[:1])
+    header = {**events_of(messages, "header")[0]["header"], "method": "klass", "title": "KLASS"}
+    header["config"] = {k: v for k, v in header["config"].items() if k != "tau_s"}
+    push(tab, {"type": "header", "lane": "A", "header": header}, {"type": "steps", "lane": "A", "steps": steps_of(messages)})
+    assert "KLASS does not commit by a threshold" in open_panel(tab, "What if").inner_text()

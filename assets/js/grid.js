@@ -205,6 +205,13 @@ export function mount(root, store, {lane, tip}) {
       ctx.roundRect(x + 0.25, y + 0.25, w - 0.5, h - 0.5, 3);
       ctx.stroke();
     }
+    if (o.shift) { // what-if: a wedge to the left, earlier; to the right, later
+      ctx.fillStyle = o.shift < 0 ? t.ok : t.warn;
+      const bx = o.shift < 0 ? x + 1 : x + w - 1;
+      ctx.beginPath();
+      ctx.moveTo(bx, y + h / 2); ctx.lineTo(bx - o.shift * 5, y + h / 2 - 4.5); ctx.lineTo(bx - o.shift * 5, y + h / 2 + 4.5);
+      ctx.fill();
+    }
     if (o.lit) { ctx.fillStyle = t.acc; ctx.beginPath(); ctx.arc(x + L.cw - 5.5, y + 3, 1.8, 0, 7); ctx.fill(); }
     if (o.differ) {
       ctx.fillStyle = t.bad;
@@ -240,6 +247,7 @@ export function mount(root, store, {lane, tip}) {
       const row = store.view.layer * win.K;
       win.win.forEach((pos, j) => { if (step.sel[row + win.lab[store.view.layer * win.win.length + j]]) lit.add(pos); });
     }
+    const marks = store.whatif?.lane === lane ? store.whatif.marks : null;
     const paper = sheet(t);
     for (const group of L.groups) {
       const bottom = group.y + group.lines * L.ch - scroll;
@@ -250,7 +258,7 @@ export function mount(root, store, {lane, tip}) {
         const j = pos - group.from + shift;
         const y = group.y + Math.floor(j / L.c) * L.ch;
         if (y - scroll < -L.ch || y - scroll > view.h) continue;
-        const o = {text: '', ghost: '', r: 0, fresh: false, after: false, current, prompt: group.block < 0, lit: lit.has(pos), differ: 0};
+        const o = {text: '', ghost: '', r: 0, fresh: false, after: false, current, prompt: group.block < 0, lit: lit.has(pos), differ: 0, shift: marks?.get(pos) || 0};
         if (o.prompt) o.text = store.cell(lg.header.prompt_ids[pos]);
         else {
           const g = pos - lg.P;
@@ -262,7 +270,7 @@ export function mount(root, store, {lane, tip}) {
             if (differ && differ.set.has(pos)) o.differ = differ.first.pos === pos ? 2 : 1;
           } else if (current && step.am && step.am[pos - step.s] >= 0) o.text = o.ghost = store.cell(step.am[pos - step.s]);
         }
-        const k = `${o.text}|${o.r}${o.fresh}${o.after}${current}${o.lit}${o.differ}`;
+        const k = `${o.text}|${o.r}${o.fresh}${o.after}${current}${o.lit}${o.differ}${o.shift}`;
         if (paper.keys[pos] === k) continue;
         paper.keys[pos] = k;
         drawCell(paper.ctx, t, GUTTER + (j % L.c) * L.cw, y, o);

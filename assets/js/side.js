@@ -10,6 +10,7 @@ import * as compare from './compare.js';
 import {el} from './dom.js';
 import * as forks from './forks.js';
 import {makeTabs} from './tabs.js';
+import * as whatif from './whatif.js';
 import * as why from './why.js';
 
 export function mountSide(root, store, {tip, app}) {
@@ -17,12 +18,14 @@ export function mountSide(root, store, {tip, app}) {
   const why_ = box('why', 'Why');
   const compare_ = box('compare', 'Comparison');
   const breakpoints_ = box('breaks', 'Breakpoints');
+  const whatif_ = box('whatif', 'What if');
   const forks_ = box('forks', 'Forks');
-  const panels = [why.mount(why_, store), compare.mount(compare_, store), breakpoints.mount(breakpoints_, store), forks.mount(forks_, store)];
+  const panels = [why.mount(why_, store), compare.mount(compare_, store), breakpoints.mount(breakpoints_, store), forks.mount(forks_, store), whatif.mount(whatif_, store)];
   const tabs = makeTabs(root, store, [
     {name: 'why', label: 'Why', title: 'What happened to the selected token', box: why_},
     {name: 'compare', label: 'Compare', title: 'Lane A against lane B', box: compare_,
       also: () => store.view.tab === 'why' && !store.sel && !!store.lanes.A && !!store.lanes.B},
+    {name: 'whatif', label: 'What if', title: 'Judge the recording again with other α, τ_s, h', box: whatif_},
     {name: 'breaks', label: 'Breakpoints', title: 'Pause at events, step to events', box: breakpoints_, live: true},
     {name: 'forks', label: 'Forks', title: 'Run on differently from any pass', box: forks_, live: true},
   ]);

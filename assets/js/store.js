@@ -35,6 +35,7 @@ export class Store {
 
   clear() {
     this.lanes = {A: null, B: null};
+    this.whatif = null;
     this.notes = {A: [], B: []};
     this.vocab = new Map();
     this.points = new Map();
