@@ -132,6 +132,8 @@ PARAMS: dict[str, Param] = _params(
           help="Clusters refreshed in the last layer; 0 means k."),
     Param(name="refresh_embeddings", symbol="refresh embeddings", kind=bool, default=True, group="cache", live="pass", expert=True,
           help="Feed the new embedding of window positions whose token changed since the block entry."),
+    Param(name="offload", symbol="offload", kind=str, default="auto", choices=("auto", "on", "off"), group="cache", live="block", expert=True,
+          help="Keep the window's packed hidden states in host memory and fetch what a refresh needs; auto: when the model is on a GPU."),
     Param(name="drift_min_confidence", symbol="c floor", kind=float, default=0.0, minimum=0.0, maximum=1.0, group="commit", live="pass", expert=True,
           help="A drift event counts only above this confidence; 0 is no floor."),
     Param(name="drift_max_delta", symbol="Δ ceiling", kind=float, default=math.inf, minimum=0.0, group="commit", live="pass", expert=True,

@@ -248,7 +248,7 @@ class Decoder:
         self.cache.committed(run, commits)
         run.clock.lap("commit")
         if run.model.device.type == "cuda":
-            torch.cuda.synchronize()
+            torch.cuda.current_stream(run.model.device).synchronize()  # side streams go on
         step.seconds = perf_counter() - started
         self.elapsed += step.seconds
         step.elapsed, step.edits = self.elapsed, edits
@@ -346,6 +346,8 @@ class Decoder:
             step.conf, step.argmax = np.full(size, np.nan, dtype=np.float32), np.full(size, -1, dtype=np.int32)
             step.conf[at], step.argmax[at] = view.confidence.numpy(), view.token.numpy()
             self.scheduler.log(run, step)
+            if run.entering:
+                step.extra["memory"] = self.cache.memory(run)
             if self.inspector is not None:
                 self.inspector.log(step, view, result)
             step.phases["log"] = perf_counter() - started

@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kernels.kmeans import assign, spherical_kmeans, update
+
 ITERATIONS = 5
 
 
@@ -27,35 +29,14 @@ class Clustering(NamedTuple):
     counts: Int[Tensor, "n K"]
 
 
-def assign(x: Float[Tensor, "n W d"], centroids: Float[Tensor, "n K d"]) -> Int[Tensor, "n W"]:
-    """The centroid of highest cosine for every row, lowest index first among equals."""
-    return torch.matmul(x, F.normalize(centroids, dim=-1).transpose(-1, -2)).argmax(-1)
-
-
-def means(x: Float[Tensor, "n W d"], labels: Int[Tensor, "n W"], K: int) -> tuple[Float[Tensor, "n K d"], Float[Tensor, "n K"]]:
-    """Plain mean of each cluster's members (zero where it has none) and the member counts."""
-    member = F.one_hot(labels, K).to(x.dtype)
-    counts = member.sum(-2)
-    return torch.matmul(member.transpose(-1, -2), x) / counts.clamp(min=1)[..., None], counts
-
-
 def cluster_whole(hidden: Float[Tensor, "n W d"], K: int, generator: torch.Generator) -> Clustering:
     """One clustering of the whole window for each of n layers. K is capped by the window's size."""
-    n, W, d = hidden.shape
+    n, W, _ = hidden.shape
     K = min(K, W)
-    x = hidden.float()
     # All random numbers are drawn before the iterations: a device is never asked whether a cluster is empty.
-    start = torch.stack([torch.randperm(W, generator=generator)[:K] for _ in range(n)]).to(x.device)
-    reseed = torch.randint(0, W, (ITERATIONS, n, K), generator=generator).to(x.device)
-    directions = F.normalize(x, dim=-1)
-    centroids = x.gather(1, start[..., None].expand(-1, -1, d))
-    labels, counts = None, None
-    for i in range(ITERATIONS):
-        labels = assign(directions, centroids)
-        moved, counts = means(x, labels, K)
-        spare = x.gather(1, reseed[i][..., None].expand(-1, -1, d))
-        centroids = torch.where(counts[..., None] > 0, moved, spare)
-    return Clustering(labels, centroids, counts.long())
+    start = torch.stack([torch.randperm(W, generator=generator)[:K] for _ in range(n)]).to(hidden.device)
+    spare = torch.randint(0, W, (ITERATIONS, n, K), generator=generator).to(hidden.device)
+    return Clustering(*spherical_kmeans(hidden if hidden.is_cuda else hidden.float(), start, spare))
 
 
 def split_sizes(K: int, n_prefix: int, n_suffix: int) -> tuple[int, int]:
@@ -86,7 +67,7 @@ def cluster_split(hidden: Float[Tensor, "n W d"], K: int, n_prefix: int, generat
         labels.append(torch.cat([parts[0][0], *(p[0] + offset for p in parts[1:])]))
         centroids.append(torch.cat([p[1] for p in parts]))
         counts.append(torch.cat([p[2] for p in parts]))
-    return Clustering(torch.stack(labels), torch.stack(centroids), torch.stack(counts).long())
+    return Clustering(torch.stack(labels), torch.stack(centroids), torch.stack(counts))
 
 
 def _release_kmeans(x: Float[Tensor, "W d"], K: int, generator: torch.Generator, assign: Assign) -> tuple[Tensor, Tensor, Tensor]:
@@ -95,12 +76,12 @@ def _release_kmeans(x: Float[Tensor, "W d"], K: int, generator: torch.Generator,
         # Every member is a centroid of its own; members repeat to fill the rest, which own nothing.
         member = torch.arange(K, device=x.device) % W
         labels = torch.arange(W, device=x.device)
-        return labels, x[member].clone(), (torch.arange(K, device=x.device) < W).float()
+        return labels, x[member].clone(), (torch.arange(K, device=x.device) < W).long()
     centroids = x[torch.randperm(W, generator=generator)[:K].to(x.device)]
     directions = F.normalize(x, dim=-1)
     for _ in range(ITERATIONS):
         labels = assign(directions, centroids)
-        centroids, counts = means(x, labels, K)
+        centroids, counts = update(x, labels, K)
         empty = counts == 0
         if empty.any():
             spare = torch.randint(0, W, (K,), generator=generator).to(x.device)

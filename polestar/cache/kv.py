@@ -39,3 +39,8 @@ class KVStore:
                 store[:, rows.span[0] : rows.span[1]].copy_(new)
             else:
                 store.index_copy_(1, rows.index, new)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all keys and values."""
+        return sum(t.numel() * t.element_size() for t in (self.k, self.v, self.raw_k) if t is not None)

@@ -6,7 +6,6 @@ committed the most drifting clusters are recomputed by update packets that trave
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +13,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from polestar.cache.clustering import assign
+from kernels.kmeans import assign
+from polestar.cache.offload import SideStream
 from polestar.cache.policy import CachePolicy
+from polestar.cache.refresh import RefreshHook
 from polestar.cache.window import LocalWindow, window_spans
 from polestar.plan import ForwardPlan, LayerCall, LayerHook, PassResult, Rows
 from polestar.trace.step import Clusters
@@ -42,64 +43,19 @@ class EntryHook(LayerHook):
         return call.run(layer, x, rows), rows
 
 
-class RefreshHook(LayerHook):
-    """Patch, main rows, proxy attention, drift, selection and update packet of every layer (ALGORITHM steps 3a-3f)."""
-
-    def __init__(self, policy: PolestarCache, run: Run):
-        window = policy.window
-        self.policy, self.window, self.length = policy, window, run.length
-        n, K = window.labels.shape[0], window.K
-        config = run.config
-        self.k = [min(config.k, K)] * n
-        if config.last_layer_k:
-            self.k[-1] = min(config.last_layer_k, K)
-        self.scores = torch.full((n, K), math.nan)
-        self.selected = torch.zeros((n, K), dtype=torch.bool)
-        self.packet_rows = np.zeros(n, dtype=np.int32)
-        self.packet: tuple[Tensor, Rows, Tensor] | None = None
-        if config.refresh_embeddings and policy.changed:
-            positions = torch.tensor(sorted(policy.changed), device=run.model.device)
-            index = torch.isin(window.positions, positions).nonzero()[:, 0]
-            if index.numel():
-                rows = window.rows(index, run.length)
-                self.packet = (index, rows, run.model.embed(run.canvas.tokens[rows.index]))
-        policy.changed.clear()
-
-    def layer(self, call: LayerCall, layer: int, x: Float[Tensor, "r d"], rows: Rows) -> tuple[Tensor, Rows]:
-        window, clock = self.window, call.clock
-        if self.packet is not None:
-            index, at, hidden = self.packet
-            window.patch(layer, index, hidden, at, call.kv)
-            clock.lap("packets")
-        x = call.run(layer, x, rows)
-        scores = window.proxy_drift(layer, call.kv)
-        clock.lap("proxy")
-        top = scores.topk(self.k[layer]).indices
-        if self.policy.choose is not None:
-            top = self.policy.choose(layer, scores, top)
-        index = window.members(layer, top)
-        self.scores[layer] = scores.cpu()
-        self.selected[layer, top.cpu()] = True
-        self.packet_rows[layer] = index.shape[0]
-        if index.numel():
-            at = window.rows(index, self.length)
-            old = window.states.read(layer, index).to(x.dtype)
-            self.packet = (index, at, call.model.query_layer(layer, old, at, call.kv))
-        else:
-            self.packet = None
-        clock.lap("packets")
-        return x, rows
-
-
 class PolestarCache(CachePolicy):
     """Window entries, drift-triggered cluster refreshes.
 
-    `choose(layer, scores, top) -> clusters` and `assign(directions, centroids) -> labels` let a test replay recorded ties.
+    `choose(layer, scores, top) -> clusters` and `assign(directions, centroids) -> labels` let a test replay recorded ties. `fixed`: packets of a size
+    that the device need not tell; None is what the device wants (a GPU: yes). `hook` runs refresh passes.
     """
 
     raw_keys = True
+    hook = RefreshHook
 
-    def __init__(self):
+    def __init__(self, *, fixed: bool | None = None):
+        self.fixed = fixed
+        self.side: SideStream | None = None
         self.window: LocalWindow | None = None
         self.entry: EntryHook | None = None
         self.refresh: RefreshHook | None = None
@@ -118,6 +74,8 @@ class PolestarCache(CachePolicy):
         spans = window_spans(run.block_start, run.block_end, run.length, config.window_prefix * B, config.window_suffix * B)
         schedule = config.entry_schedule if config.cache_refresh else "full"
         windowed = run.kv.filled and {"alternate": run.block % 2 == 1, "every-fourth": run.block % 4 == 3, "full": False}[schedule]
+        if self.window is not None:
+            self.window.join()  # it reads keys that this pass replaces
         self.window = self.refresh = None
         self.since, self.counts = 0, None
         self.entry = EntryHook(run, spans) if config.cache_refresh and spans else None
@@ -138,8 +96,10 @@ class PolestarCache(CachePolicy):
             reason = f"N = {self.last} > τ_upd = {config.tau_upd:g}"
         elif self.since > total:
             reason = f"M = {self.since} > τ_upd = {total:g}"
+        if self.window is not None:
+            self.window.join()
         fires = bool(reason) and self.window is not None
-        self.refresh = RefreshHook(self, run) if fires else None
+        self.refresh = self.hook(self, run) if fires else None
         if fires:
             self.since = 0
         rows = run.model.span_for(run.block_start, run.block_end)
@@ -148,54 +108,67 @@ class PolestarCache(CachePolicy):
     def observe(self, run: Run, result: PassResult) -> None:
         if not run.entering or self.entry is None:
             return
-        config, spans = run.config, self.entry.spans
+        config, spans, device = run.config, self.entry.spans, run.model.device
         prefix = sum(b - a for a, b in spans if a < run.block_start)
+        self.side = self.side or SideStream(device)
         self.window = LocalWindow(
             model=run.model,
-            positions=torch.cat([torch.arange(a, b, device=run.model.device) for a, b in spans]),
+            spans=spans,
+            length=run.length,
             hidden=self.entry.hidden,
             K=config.K,
             residual_format=config.residual_format,
             generator=run.cluster_rng,
             split_at=prefix if config.split_clusters else None,
             assign=self.assign,
+            side=self.side,
+            offload={"on": True, "off": False}.get(config.offload, device.type == "cuda"),
+            fixed=device.type == "cuda" if self.fixed is None else self.fixed,
+            clock=run.clock,
         )
-        run.clock.lap("clustering")
-        self.window.store_proxy(run.kv)
-        run.clock.lap("proxy")
+        self.window.store_proxy(run.kv, run.clock)
         if run.level != "full":
             self.entry = None
 
     def outside(self, run: Run) -> tuple[Int[Tensor, "s"], Float[Tensor, "s d"]] | None:
         if run.entering or self.refresh is None or self.refresh.packet is None or not run.config.suffix_commit:
             return None
-        _, at, hidden = self.refresh.packet
-        positions = at.index + int(run.model.cfg.shift)
-        keep = positions >= run.block_end
-        if not bool(keep.any()):
+        packet = self.refresh.packet
+        positions = packet.at.index + int(run.model.cfg.shift)
+        # On the host, where the commit is decided: rows after the block that are not padding.
+        keep = ((positions.cpu() >= run.block_end) & (packet.rows.cpu() >= 0)).nonzero()[:, 0]
+        if not keep.numel():
             return None
-        return positions[keep], hidden[keep]
+        keep = keep.to(positions.device)
+        return positions.index_select(0, keep), packet.hidden.index_select(0, keep)
 
     def committed(self, run: Run, commits: list[Commit]) -> None:
         outside = {c.position for c in commits if not run.block_start <= c.position < run.block_end}
         self.changed |= outside
         self.last = len(commits) if run.config.count_suffix else len(commits) - len(outside)
 
+    def memory(self, run: Run) -> dict:
+        found = super().memory(run)
+        if self.window is not None:
+            found["parts"] |= self.window.nbytes()
+            found |= {"device": sum(found["parts"].values()), "host": self.window.states.host_bytes}
+        return found
+
     def log(self, run: Run, step: Step) -> None:
         if self.counts is not None and not run.entering:
             step.count_last, step.count_since = self.counts
         if self.refresh is not None:
-            step.packet_rows = self.refresh.packet_rows.copy()
+            step.packet_rows = self.refresh.packet_rows()
         if self.window is None or run.level == "off":
             return
+        self.window.join()
         clusters = Clusters()
         if run.entering:
             clusters.window = self.window.positions.cpu().numpy().astype(np.int32)
             clusters.labels = self.window.labels.cpu().numpy().astype(np.uint8)
             clusters.counts = self.window.counts.cpu().numpy().astype(np.int32)
         elif self.refresh is not None:
-            clusters.scores = self.refresh.scores.numpy().copy()
-            clusters.selected = self.refresh.selected.numpy().copy()
+            clusters.scores, clusters.selected = self.refresh.scores(), self.refresh.selected()
         else:
             return
         if run.level == "full":

@@ -45,6 +45,10 @@ class CachePolicy:
     def committed(self, run: Run, commits: list[Commit]) -> None:
         """After tokens were put on the canvas."""
 
+    def memory(self, run: Run) -> dict:
+        """Bytes that the decode holds beside the model: {"device": sum, "host": offloaded, "parts": {part: bytes on the device}}."""
+        return {"device": run.kv.nbytes, "host": 0, "parts": {"kv": run.kv.nbytes}}
+
     def log(self, run: Run, step: Step) -> None:
         """Add what the policy did to the step; copies only."""
 

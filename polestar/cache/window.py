@@ -1,19 +1,25 @@
 """The local window of a block: hidden states, clusters, centroids and proxy attention, layer by layer (paper, section 4.1).
 
 Contract: built once at block entry from the entry pass's hidden states; changed only by update packets. Centroids move with their members; labels
-and counts stay until the next entry.
+and counts stay until the next entry. On a GPU the window is built on a side stream: `join` puts the main stream behind it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from kernels.kmeans import move_centroids
+from kernels.packet import select_packet
+from kernels.proxy import proxy_drift
 from polestar.cache.clustering import Assign, Clustering, assign, cluster_split, cluster_whole
 from polestar.cache.kv import KVStore
+from polestar.cache.offload import SideStream
 from polestar.cache.residual import ResidualStore
-from polestar.drift import drift, proxy_attention
+from polestar.clock import PhaseClock
 from polestar.models.transformer import Transformer
 from polestar.plan import Rows
 
@@ -24,6 +30,15 @@ def window_spans(start: int, end: int, length: int, before: int, after: int) -> 
     return [(a, b) for a, b in parts if b > a]
 
 
+@dataclass(slots=True)
+class Packet:
+    """An update packet: window rows on their way through the layers. In a fixed-size packet -1 is padding, in `rows` and positions alike."""
+
+    rows: Int[Tensor, "m"]
+    at: Rows  # positions with their rotary tables
+    hidden: Float[Tensor, "m d"] | None = None  # input of the next layer
+
+
 class LocalWindow:
     """W window positions of n layers, in K clusters. `hidden` [n, W, d]: layer inputs at block entry."""
 
@@ -31,66 +46,126 @@ class LocalWindow:
         self,
         *,
         model: Transformer,
-        positions: Int[Tensor, "W"],
+        spans: list[tuple[int, int]],
+        length: int,
         hidden: Float[Tensor, "n W d"],
         K: int,
         residual_format: str,
         generator: torch.Generator,
         split_at: int | None = None,
         assign: Assign = assign,
+        side: SideStream | None = None,
+        offload: bool = False,
+        fixed: bool = False,
+        clock: PhaseClock | None = None,
     ):
-        """`split_at`: number of prefix positions when prefix and suffix are clustered apart (release), else None."""
-        self.model = model
-        self.positions = positions
-        clusters: Clustering = (
-            cluster_whole(hidden, K, generator) if split_at is None else cluster_split(hidden, K, split_at, generator, assign)
-        )
-        self.labels, self.counts = clusters.labels, clusters.counts
-        self.centroids = clusters.centroids
-        self.states = ResidualStore(residual_format, hidden, clusters.centroids.clone(), clusters.labels)
+        """`spans`: the window's positions, ascending. `split_at`: prefix positions when prefix and suffix are clustered apart (release), else None.
+
+        `side`: where the device builds the window. `offload`: keep packed states in host memory. `fixed`: packets of a size known beforehand.
+        """
+        device = hidden.device
+        self.model, self.fixed = model, fixed
+        self.side = side or SideStream(device)
+        clock = clock or PhaseClock(enabled=False)
+        self.host_positions = [p for a, b in spans for p in range(a, b)]
+        self.positions = torch.tensor(self.host_positions, device=device)
+        cos, sin = model.rope(length)
+        # One row more than the window: what -1 finds.
+        padding = torch.full((1,), -1, device=device)
+        self.tables = (torch.cat((self.positions, padding)), *(torch.cat((t[self.positions], t[:1])) for t in (cos, sin)))
+        with self.side.after_main(hidden):
+            with clock.aside("clustering"):
+                clusters: Clustering = (
+                    cluster_whole(hidden, K, generator) if split_at is None else cluster_split(hidden, K, split_at, generator, assign)
+                )
+                self.labels, self.counts = clusters.labels, clusters.counts
+                self.centroids = clusters.centroids  # float32: they move in small steps
+                base = clusters.centroids.to(torch.float32 if device.type == "cpu" else model.dtype, copy=True)
+            with clock.aside("offload" if offload else "clustering"):
+                self.states = ResidualStore(residual_format, hidden, base, clusters.labels, side=self.side if offload else None, padded=fixed)
+            self.built = self.side.mark()
         self.proxy: list[Float[Tensor, "heads K L"]] = []
+        self.sizes: Int[Tensor, "n K"] | None = None
 
     @property
     def K(self) -> int:
         return self.centroids.shape[1]
 
-    def proxy_of(self, layer: int, kv: KVStore) -> Float[Tensor, "heads K L"]:
-        """Proxy attention of `layer`'s centroids over the keys as they stand."""
+    @property
+    def layers(self) -> int:
+        return self.labels.shape[0]
+
+    def join(self) -> None:
+        """The main stream goes on behind the building of the window."""
+        self.side.wait(self.built)
+
+    def nbytes(self) -> dict[str, int]:
+        """Bytes on the device, by part."""
+        every = {"centroids": [self.centroids, self.states.base], "proxy": self.proxy, "states": self.states.place.parts}
+        size = {name: sum(t.numel() * t.element_size() for t in tensors if t is not None) for name, tensors in every.items()}
+        return size | {"states": size["states"] - self.states.host_bytes}
+
+    # -- drift of the clusters
+
+    def proxy_of(self, layer: int, kv: KVStore, before: Tensor | None = None) -> tuple[Float[Tensor, "heads K L"], Float[Tensor, "K"] | None]:
+        """Proxy attention of `layer`'s centroids over the keys as they stand, and its drift from `before`.
+
+        Neither the centroids' queries nor the keys get rotary positions (ALGORITHM, step 3c).
+        """
         block = self.model.layers[layer]
         queries = block.queries(block.attn_norm(self.centroids[layer].to(self.model.dtype)))
-        return proxy_attention(queries, kv.raw_k[layer])
+        return proxy_drift(queries, kv.raw_k[layer], before)
 
-    def store_proxy(self, kv: KVStore) -> None:
+    def store_proxy(self, kv: KVStore, clock: PhaseClock) -> None:
         """Proxy attention of every layer, against which the first refresh measures drift."""
-        self.proxy = [self.proxy_of(layer, kv) for layer in range(len(self.model.layers))]
+        with self.side.after_main(), clock.aside("proxy"):
+            self.proxy = [self.proxy_of(layer, kv)[0] for layer in range(self.layers)]
+            self.built = self.side.mark()
 
     def proxy_drift(self, layer: int, kv: KVStore) -> Float[Tensor, "K"]:
         """Drift of each cluster since the last refresh or the entry (nats); the new proxy attention replaces the old."""
-        now = self.proxy_of(layer, kv)
-        score = drift(now, self.proxy[layer])
-        self.proxy[layer] = now
+        self.proxy[layer], score = self.proxy_of(layer, kv, self.proxy[layer])
         return score
 
-    def members(self, layer: int, clusters: Int[Tensor, "k"]) -> Int[Tensor, "s"]:
-        """Window rows that belong to any of `clusters` at `layer`, ascending."""
+    # -- packets
+
+    def packet_sizes(self, k: list[int]) -> list[int]:
+        """The most rows that k[layer] clusters of each layer can have, in steps of 16. Reads the member counts: between passes, not in a layer."""
+        if self.sizes is None:
+            self.sizes = self.counts.cpu().sort(-1, descending=True).values.cumsum(-1)
+        W = len(self.host_positions)
+        return [min(W, -(-int(self.sizes[layer, n - 1]) // 16) * 16) for layer, n in enumerate(k)]
+
+    def select(self, layer: int, scores: Float[Tensor, "K"], k: int, size: int) -> tuple[Int[Tensor, "m"], Bool[Tensor, "K"]]:
+        """Window rows of the k most drifting clusters, ascending, and the clusters. Fixed: `size` rows, decided on the device."""
+        if self.fixed:
+            rows, selected = select_packet(scores, self.labels[layer], k)
+            return rows[:size], selected
+        return self.members(layer, torch.argsort(scores, descending=True, stable=True)[:k])
+
+    def members(self, layer: int, clusters: Int[Tensor, "k"]) -> tuple[Int[Tensor, "m"], Bool[Tensor, "K"]]:
+        """Window rows that belong to any of `clusters` at `layer`, ascending, and the clusters as a mask."""
         chosen = torch.zeros(self.K, dtype=torch.bool, device=clusters.device)
         chosen[clusters] = True
-        return chosen[self.labels[layer]].nonzero()[:, 0]
+        return chosen.index_select(0, self.labels[layer]).nonzero()[:, 0], chosen
 
-    def patch(self, layer: int, index: Int[Tensor, "s"], hidden: Float[Tensor, "s d"], rows: Rows, kv: KVStore) -> None:
-        """Bring an update packet into `layer`: hidden states, centroids, and K/V of the window rows `index` (positions `rows`)."""
-        block = self.model.layers[layer]
-        labels = self.labels[layer, index]
-        change = hidden.float() - self.states.read(layer, index)
-        self.centroids[layer].index_add_(0, labels, change / self.counts[layer, labels].unsqueeze(-1))
-        self.states.write(layer, index, hidden)
-        self.model.write_kv(layer, block.attn_norm(hidden), rows, kv)
+    def packet(self, rows: Int[Tensor, "m"]) -> Packet:
+        """A packet of window rows, without hidden states yet."""
+        index, cos, sin = (t[rows] if self.fixed else t.index_select(0, rows) for t in self.tables)
+        return Packet(rows, Rows(index=index, cos=cos, sin=sin))
 
-    def rows(self, index: Int[Tensor, "s"], length: int) -> Rows:
-        """`Rows` of window rows."""
-        return self.model.rows(self.positions[index], length)
+    def patch(self, layer: int, packet: Packet) -> None:
+        """Bring a packet's hidden states into `layer`: states and centroids (K/V are the caller's)."""
+        rows = packet.rows
+        change = packet.hidden.float() - self.states.read(layer, rows)
+        labels = self.labels[layer].index_select(0, rows.clamp(min=0) if self.fixed else rows)
+        if self.fixed:
+            change.masked_fill_(rows.unsqueeze(-1) < 0, 0.0)
+        self.centroids[layer] = move_centroids(self.centroids[layer], change, labels, self.counts[layer])
+        self.states.write(layer, rows, packet.hidden)
 
     def all_states(self) -> Float[Tensor, "n W d"]:
         """Hidden states of every layer, dequantised (for the log)."""
-        every = torch.arange(self.positions.shape[0], device=self.positions.device)
-        return torch.stack([self.states.read(layer, every) for layer in range(self.labels.shape[0])])
+        self.join()
+        every = torch.arange(self.labels.shape[1], device=self.labels.device)
+        return torch.stack([self.states.read(layer, every) for layer in range(self.layers)])

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from kernels.drift import mean_kl
 from polestar.commit.policy import CommitPolicy, Selection
-from polestar.drift import drift
 from polestar.plan import LogitsView, PassResult
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class PolestarCommit(CommitPolicy):
 
     dtype = torch.float32
     attention = True
+    drift = staticmethod(mean_kl)
 
     def __init__(self):
         self.before: Float[Tensor, "heads b L"] | None = None
@@ -46,7 +47,7 @@ class PolestarCommit(CommitPolicy):
         self.before = now
         if run.entering or before is None or now is None:
             return Selection(chosen=chosen, reasons=reasons)
-        delta_t = drift(now, before).cpu()
+        delta_t = self.drift(now, before).cpu()
         past = self.history[-config.h :] if config.h else []
         delta = delta_t - torch.stack(past).mean(0) if past else delta_t.clone()
         # Kept long enough for an h that a person raises during the run; the mean reads the last h.
