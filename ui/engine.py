@@ -46,15 +46,26 @@ class Engine:
         """The text side of a loaded model (encode_chat, decode, token_text, token_bytes)."""
         return loaded.codec
 
-    def session(self, loaded: Any, prompt: str, config: Any, level: str) -> Any:
-        """A new session; nothing has been computed yet. The first one of a method and length on a model warms up before it is timed."""
+    def session(self, loaded: Any, prompt: str | list[dict[str, str]], config: Any, level: str) -> Any:
+        """A new session on a prompt or a conversation; nothing has been computed yet. Level "observe" is full with a shadow pass.
+
+        The first one of a method and length on a model warms up before it is timed.
+        """
         from polestar.session import Session
 
         ids = loaded.codec.encode_chat(prompt)
         key = (config.method, len(ids) + config["gen_length"])
         cold = key not in self._warm
         self._warm.add(key)
-        return Session(loaded, ids, config, level=level, prompt_text=prompt, warm_up=cold)
+        text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+        observe = level == "observe"
+        return Session(loaded, ids, config, level="full" if observe else level, prompt_text=text, warm_up=cold, observe=observe)
+
+    def fork(self, loaded: Any, trace: Any, at_pass: int, **how: Any) -> Any:
+        """A session that stands after pass `at_pass` of a recording, see `polestar.fork`. Takes as long as the passes up to there."""
+        from polestar.fork import fork
+
+        return fork(loaded, trace, at_pass, **how)
 
     def config(self, method: str, preset: str, values: dict[str, Any]) -> Any:
         """A valid DecodeConfig."""

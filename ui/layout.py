@@ -17,7 +17,7 @@ from .tables import Tables
 
 PACES = {"full speed": 0.0, "20 passes/s": 20.0, "10 passes/s": 10.0, "5 passes/s": 5.0, "2 passes/s": 2.0, "1 pass/s": 1.0}
 ORDERS = {"A, then B": False, "A and B in turn": True}
-DETAILS = {"everything": "full", "less": "steps"}
+DETAILS = {"everything": "full", "less": "steps", "observe": "observe"}
 LANE_A, LANE_B = "polestar", "fast-dllm-dual"
 
 
@@ -56,7 +56,7 @@ def lay_out(tables: Tables, model: str, models: list[str]) -> Parts:
         }
         pace = _bar("Pace", list(PACES), "ps-pace", "How fast passes follow each other. Default: full speed; slower is for teaching.")
         order = _bar("Order", list(ORDERS), "ps-order", "A, then B: each lane is timed alone. In turn: for watching; times mean little.")
-        detail = _bar("Log", list(DETAILS), "ps-detail", "How much of each pass is kept and shown. Default: everything.")
+        detail = _bar("Log", list(DETAILS), "ps-detail", "How much of each pass is kept. Default: everything. observe: a full pass beside each pass; its speed means nothing.")
         buttons["theme"] = gr.Button("◐", elem_id="ps-theme")
     with gr.Row(elem_id="ps-body"):
         with gr.Column(elem_id="ps-controls"):

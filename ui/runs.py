@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
+from polestar.breakpoints import EVENTS
 from polestar.trace import wire
 
+from .desk import Desk
 from .stream import Channel, status
 
 log = logging.getLogger("polestar.ui")
+OBSERVED = "observe mode: a full pass beside every pass measures true staleness; the speed of this run means nothing"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +31,8 @@ class Request:
     lanes: dict[str, tuple[str, str, dict[str, Any]]]  # lane -> (method, preset, values)
     interleave: bool = False
     pace: float = 0.0
-    level: str = "full"
+    level: str = "full"  # or "observe": full, and a shadow full pass beside each pass
+    talk: bool = False  # the prompt continues the tab's conversation
 
 
 @dataclass
@@ -45,8 +49,10 @@ class Lane:
 class Run:
     """One decode of each lane, in one worker thread."""
 
-    def __init__(self, channel: Channel, engine: Any, request: Request):
+    def __init__(self, channel: Channel, engine: Any, request: Request, desk: Desk | None = None):
         self.channel, self.engine, self.request = channel, engine, request
+        self.desk = desk if desk is not None else Desk(channel)
+        self.messages = [*(self.desk.history if request.talk else []), {"role": "user", "content": request.prompt}]
         self.name = channel.run
         self.pace = request.pace
         self.lanes: dict[str, Lane] = {}
@@ -88,18 +94,37 @@ class Run:
         """Go on after a pause."""
         if self.paused:
             self.paused = False
+            self.desk.went_on()
             self._each("resume")
             self._nudge.set()
             self._say("running", self._what())
 
-    def step(self) -> None:
-        """One pass of each lane that runs, then wait again."""
-        if not self.paused:
-            self.pause()
-        for lane in self.active:
-            if lane.session is not None and not lane.done:
-                lane.session.step_once()
+    def step(self, what: str = "pass", lane: str | None = None) -> None:
+        """One pass of each lane that runs, then wait again; or on to the next pass (of `lane`) that holds an event, see `EVENTS`."""
+        if what not in EVENTS:
+            raise ValueError(f"there is no event {what!r} to step to; use one of {', '.join(EVENTS)}")
+        going = [x for x in self.active if x.session is not None and not x.done]
+        if what == "pass":
+            if not self.paused:
+                self.pause()
+            self.desk.went_on()
+            for x in going:
+                x.session.step_once()
+        elif going:
+            self.paused = False
+            self.desk.went_on()
+            named = [x for x in going if x.name == lane] or going
+            for x in going:
+                x.session.run_to(what) if x in named else x.session.resume()
+            self._say("running", f"on to the next {what}")
         self._nudge.set()
+
+    def _held(self, lane: Lane) -> None:
+        """A breakpoint, or what a step was heading for, stopped a lane's session: everything waits, and the page says why."""
+        self.paused = True
+        self._each("pause")
+        where = f"lane {lane.name}, " if len(self.lanes) > 1 else ""
+        self._say("paused", f"{where}{lane.session.fired}")
 
     def trace(self, lane: str) -> Any:
         """A lane's trace as it stands; None before it begins."""
@@ -193,19 +218,34 @@ class Run:
             raise ValueError("the prompt is empty; write something or choose an example")
         for name, (method, preset, values) in request.lanes.items():
             self.lanes[name] = Lane(name, self.engine.config(method, preset, values))
-        self._say("loading", f"loading {request.model}")
-        loaded = self.engine.load(request.model, self._loading)
-        if note := getattr(loaded, "note", ""):
-            self._say("loading", f"{request.model}: {note}")
-        codec = self.codec = self.engine.codec(loaded)
-        vocab = wire.VocabSender(codec)
+        loaded = self._load()
+        vocab = wire.VocabSender(self.codec)
+        prompt = self.messages if len(self.messages) > 1 else request.prompt
         for lane in self.lanes.values():
             lane.vocab = vocab
-            lane.session = self.engine.session(loaded, request.prompt, lane.config, request.level)
+            lane.session = self.engine.session(loaded, prompt, lane.config, request.level)
         for lane in self.lanes.values():
-            header = lane.session.trace.header
-            event = {"type": "header", "lane": lane.name, "header": wire.encode_header(header, live=True)}
-            self.channel.put(event, vocab.for_header(header), run=self.name)
+            self._born(lane)
+        self._ready()
+
+    def _load(self) -> Any:
+        """The request's model; keeps its codec."""
+        self._say("loading", f"loading {self.request.model}")
+        loaded = self.engine.load(self.request.model, self._loading)
+        if note := getattr(loaded, "note", ""):
+            self._say("loading", f"{self.request.model}: {note}")
+        self.codec = self.engine.codec(loaded)
+        return loaded
+
+    def _born(self, lane: Lane, **origin: Any) -> None:
+        """A lane has its session: the desk and the page hear of it."""
+        header = lane.session.trace.header
+        event = {"type": "header", "lane": lane.name, "header": wire.encode_header(header, live=True)}
+        self.channel.put(event, lane.vocab.for_header(header), run=self.name)
+        self.desk.born(lane.name, lane.session.trace, model=self.request.model, codec=self.codec, session=lane.session, **origin)
+
+    def _ready(self) -> None:
+        self.channel.put(self.desk.branches(), run=self.name)
         if self.stopping.is_set():
             self._each("stop")
         elif self.paused:
@@ -225,6 +265,8 @@ class Run:
                     self._end(lane, monotonic() - began)
                     continue
                 self.channel.put_step(lane.name, step, lane.session.trace.header, lane.vocab, run=self.name)
+                if lane.session.fired:
+                    self._held(lane)
             due = self._wait(due)
 
     def _wait(self, due: float) -> float:
@@ -245,8 +287,14 @@ class Run:
         ended = trace.status = "done" if trace.complete else "stopped"
         metrics = wire.encode_metrics(trace, self.codec)
         self.channel.put({"type": "end", "lane": lane.name, "status": ended, "metrics": metrics, "wall": wall}, run=self.name)
+        if ended == "done" and lane.name == "A" and self.request.lanes:
+            self.desk.answered(self.messages, (metrics["text"] or "").strip())
 
     def _what(self) -> str:
+        if self.request.level == "observe":
+            return OBSERVED
+        if len(self.messages) > 1:
+            return f"live, question {len(self.messages) // 2 + 1} of the conversation"
         if len(self.lanes) < 2:
             return "live"
         if self.request.interleave:
@@ -254,4 +302,6 @@ class Run:
         return "live, one lane after the other; each is timed alone"
 
     def _summary(self) -> str:
+        if self.request.level == "observe":
+            return OBSERVED
         return "interleaved for watching; times are not for comparison" if self.request.interleave and len(self.lanes) > 1 else "done"

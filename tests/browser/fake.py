@@ -12,6 +12,7 @@ import time
 
 import numpy as np
 
+from polestar.breakpoints import EVENTS
 from polestar.config import DecodeConfig
 from polestar.trace import Clusters, Commit, Header, Step, Trace
 
@@ -63,16 +64,25 @@ class ScriptSession:
         self._go.set()
         self._once = 0
         self.changes: list = []
+        self.breaks: list = []
+        self.fired: str | None = None
+        self._to: str | None = None
         self.rng = np.random.default_rng(0)
 
     def pause(self):
         self._go.clear()
 
     def resume(self):
+        self.fired = None
         self._go.set()
 
     def step_once(self):
+        self.fired = None
         self._once += 1
+
+    def run_to(self, event):
+        self._to = event
+        self.resume()
 
     def stop(self):
         self._stop.set()
@@ -94,6 +104,12 @@ class ScriptSession:
             time.sleep(self.seconds)
             step = self._step(i)
             self.trace.append(step)
+            said = [s for ask in self.breaks if (s := ask(step, self.trace))]
+            if self._to and EVENTS[self._to](step, self.trace[i - 1] if i else None):
+                said.append(f"{self._to} at pass {i}")
+            if said:
+                self.fired, self._to = "; ".join(said), None
+                self._go.clear()
             yield step
         self.trace.status = "done"
 
