@@ -288,3 +288,121 @@ def test_what_if_says_when_the_rule_cannot_be_judged(tab):
     header["config"] = {k: v for k, v in header["config"].items() if k != "tau_s"}
     push(tab, {"type": "header", "lane": "A", "header": header}, {"type": "steps", "lane": "A", "steps": steps_of(messages)})
     assert "KLASS does not commit by a threshold" in open_panel(tab, "What if").inner_text()
+
+
+# ---- timing, memory, observe ------------------------------------------------------------------------------------------------
+
+
+def test_timing_shows_where_each_pass_went_and_memory(tab):
+    messages = synth.messages(compare=False, memory=True)
+    feed(tab, messages)
+    steps = steps_of(messages)
+    panel = open_panel(tab, "Timing")
+    refreshes = [s for s in steps if s["rf"]]
+    rows = {r.locator("th").inner_text(): r.locator("td").all_inner_texts() for r in panel.get_by_role("table").locator("tbody tr").all()}
+    mean = sum(s["ph"]["attention"] for s in refreshes) / len(refreshes) * 1000
+    assert abs(float(rows["attention"][1]) - mean) < 0.06
+    whole = sum(s["dt"] for s in refreshes) / len(refreshes) * 1000
+    assert abs(float(rows["sum"][1]) - whole) < 0.06, "phases and what none of them claims add up to the pass"
+    assert rows["proxy"][0] == "0.00" and float(rows["proxy"][1]) > 0
+    assert rows["passes"] == [
+        str(sum(s["k"] != "within" for s in steps)),
+        str(len(refreshes)),
+        str(sum(s["k"] == "within" and not s["rf"] for s in steps)),
+        str(len(steps)),
+    ]
+    assert "is not part of the decode's seconds" in panel.inner_text()
+    tab.evaluate("() => { page.store.seek(4); page.store.flush(); }")
+    assert "at pass 4: device 184 MB (solid), pinned host 24 MB (dashed)" in panel.inner_text()
+    box = panel.locator(".times")
+    box.click(position={"x": box.bounding_box()["width"] - 8, "y": 40})
+    assert tab.evaluate("() => page.store.passOf('A')") == len(steps) - 1
+    feed(tab, synth.messages(run="r2", compare=False))
+    assert "did not measure memory" in panel.inner_text()
+
+
+def test_observe_mode_shows_staleness_and_full_drift_and_says_that_speed_means_nothing(tab):
+    feed(tab, synth.messages(compare=False))
+    assert tab.get_by_role("tab", name="Observe").is_hidden()
+    messages = synth.messages(run="r2", compare=False, observe=True)
+    feed(tab, messages)
+    panel = open_panel(tab, "Observe")
+    assert "speed means nothing" in panel.inner_text()
+    assert tab.locator('section[aria-label="Lane A"]').get_by_text("observed").is_visible()
+    tab.evaluate("() => { page.store.seek(15); page.store.flush(); }")
+    assert "at pass 15" in panel.locator(".stale").get_attribute("aria-label")
+    box = panel.locator(".stale")
+    size = box.bounding_box()
+    box.hover(position={"x": size["width"] - 3, "y": size["height"] - 20})
+    import base64
+
+    import numpy as np
+
+    stale = np.frombuffer(base64.b64decode(steps_of(messages)[15]["stale"]), "<f4").reshape(6, -1)
+    tip = tab.get_by_role("tooltip").inner_text()
+    assert "staleness, layer 5" in tip and any(f"{v:.3f}" in tip for v in stale[5, -4:])
+    tab.get_by_label("Value shown").select_option("stale")
+    tab.get_by_role("button", name="all positions").click()
+    heat = tab.locator(".drift .cv").first
+    ink = """() => { const c = document.getElementById('root').shadowRoot.querySelector('.drift canvas');
+        return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.reduce((a, b) => a + b, 0); }"""
+    one = tab.evaluate(ink)
+    tab.get_by_label("Value shown").select_option("full")
+    tab.evaluate("() => page.store.flush()")
+    assert heat.is_visible() and tab.evaluate(ink) != one
+
+
+# ---- linked brushing --------------------------------------------------------------------------------------------------------
+
+
+def drag_mouse(tab, box, start, to):
+    b = box.bounding_box()
+    tab.mouse.move(b["x"] + start[0], b["y"] + start[1])
+    tab.mouse.down()
+    tab.mouse.move(b["x"] + (start[0] + to[0]) / 2, b["y"] + (start[1] + to[1]) / 2)
+    tab.mouse.move(b["x"] + to[0], b["y"] + to[1])
+    tab.mouse.up()
+    tab.evaluate("() => page.store.flush()")
+
+
+def test_a_selection_is_shared_by_all_panels(tab):
+    messages = synth.messages(compare=False)
+    feed(tab, messages)
+    steps = steps_of(messages)
+    brush = "() => [[...page.store.brush.positions].sort((a, b) => a - b), page.store.brush.passes]"
+    why = tab.get_by_role("tabpanel", name="Why", exact=True)
+    grid = tab.locator('section[aria-label="Lane A"] .grid-cv')
+    a, b = (tab.evaluate("(p) => page.grids.A.place(p)", p) for p in (30, 36))
+    drag_mouse(tab, grid, (a["x"] + 5, a["y"] + 5), (b["x"] + 5, b["y"] + 5))
+    assert tab.evaluate(brush) == [[30, 31, 32, 33, 34, 35, 36], None]
+    assert "7 positions, 30–36: 7 committed" in why.inner_text()
+    tab.keyboard.down("Control")
+    c = tab.evaluate("(p) => page.grids.A.place(p)", 40)
+    grid.click(position={"x": c["x"] + 5, "y": c["y"] + 5})
+    tab.keyboard.up("Control")
+    assert tab.evaluate(brush)[0] == [30, 31, 32, 33, 34, 35, 36, 40]
+    timeline = tab.locator(".tl .cv")
+    w = timeline.bounding_box()["width"]
+    at = [42 + (i + 0.5) * (w - 96) / len(steps) for i in (3, 9)]
+    drag_mouse(tab, timeline, (at[0], 20), (at[1], 22))
+    assert tab.evaluate(brush) == [[30, 31, 32, 33, 34, 35, 36, 40], [3, 9]]
+    inside = [s for s in steps[3:10]]
+    assert (
+        f"passes 3–9: {sum(len(s['c']) for s in inside)} tokens, {sum(s['rf'] for s in inside)} refreshes, {sum(s['rows'] for s in inside)} rows"
+        in why.inner_text()
+    )
+    heat = tab.locator(".drift .fill .cv").first
+    drag_mouse(tab, heat, (at[0], 40), (at[1], 80))
+    positions, passes = tab.evaluate(brush)
+    assert passes == [3, 9] and len(positions) > 1 and all(26 <= p < 58 for p in positions)
+    clusters = tab.locator(".window .fill .cv").first
+    size = clusters.bounding_box()
+    drag_mouse(tab, clusters, (2, 2), (size["width"] - 2, size["height"] - 2))
+    window = tab.evaluate("() => { const l = page.store.lanes.A; return [...l.windowAt(page.store.passOf('A')).win]; }")
+    assert tab.evaluate(brush)[0] == sorted(window), "every point of the local window"
+    tab.keyboard.press("Escape")
+    assert tab.evaluate(brush) == [[], None] and tab.evaluate("() => page.store.sel") is None
+    tab.locator('[role=grid][aria-label="Tokens of lane A"] [tabindex="0"]').focus()
+    for _ in range(3):
+        tab.keyboard.press("Shift+ArrowRight")
+    assert len(tab.evaluate(brush)[0]) == 4, "and from the keyboard"

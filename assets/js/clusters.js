@@ -7,6 +7,7 @@
  */
 
 import {array} from './codec.js';
+import {onDrag} from './drag.js';
 import {el, layer as sheet, MONO, setFont, shape, sharp} from './dom.js';
 import {tokenName} from './describe.js';
 
@@ -41,6 +42,7 @@ export function mount(root, store, {tip, onNote}) {
   let dots = [];
   let picture = null;
   let pictureKey = '';
+  let lasso = null;
 
   /** Window, coordinates and selection in force at the cursor; null with the reason where there are none. */
   function scene(log, lane) {
@@ -116,6 +118,8 @@ export function mount(root, store, {tip, onNote}) {
     ctx.setTransform(view.dpr, 0, 0, view.dpr, 0, 0);
     const ring = (pos, color) => { const d = dots.find((q) => q.pos === pos); if (d) { ctx.strokeStyle = color; ctx.lineWidth = 2; ctx.beginPath(); ctx.arc(d.x, d.y, 7.5, 0, 7); ctx.stroke(); } };
     if (store.hover?.pos !== undefined) ring(store.hover.pos, t.mut);
+    for (const pos of store.brush.positions) ring(pos, t.ink);
+    if (lasso) { ctx.strokeStyle = t.acc; ctx.lineWidth = 1; ctx.setLineDash([3, 3]); ctx.strokeRect(...lasso); ctx.setLineDash([]); }
     if (store.sel) ring(store.sel.pos, t.ink);
   }
 
@@ -186,11 +190,17 @@ export function mount(root, store, {tip, onNote}) {
     const state = log.stateAt(store.passOf(store.focus));
     tip.show(event.clientX, event.clientY, [`position ${d.pos}`, ['token', tokenName(store, log.tokenAt(state, d.pos))], ['cluster', `${d.k} of ${sc.win.K}${sc.lit(d.k) ? ', refreshed' : ''}`]]);
   };
+  const undrag = onDrag(box, view, (x0, y0, x1, y1) => {
+    const [l, r, u, d] = [Math.min(x0, x1), Math.max(x0, x1), Math.min(y0, y1), Math.max(y0, y1)];
+    lasso = [l, u, r - l, d - u];
+    store.setBrush({positions: dots.filter((q) => q.pos !== undefined && q.x >= l && q.x <= r && q.y >= u && q.y <= d).map((q) => q.pos).sort((a, b) => a - b)});
+    draw();
+  }, () => { lasso = null; draw(); });
   const onLeave = () => { store.point(null); tip.hide(); };
   const onClick = (event) => { const d = nearest(event); if (d?.pos !== undefined) store.select(store.focus, d.pos); };
   box.addEventListener('pointermove', onMove);
   box.addEventListener('pointerleave', onLeave);
   box.addEventListener('click', onClick);
   const unwatch = store.watch(['data', 'cursor', 'sel', 'hover', 'view', 'size', 'theme'], draw);
-  return {draw, destroy() { unwatch(); view.destroy(); picture = null; bounds.clear(); box.remove(); }};
+  return {draw, destroy() { unwatch(); undrag(); view.destroy(); picture = null; bounds.clear(); box.remove(); }};
 }

@@ -64,7 +64,8 @@ export function mount(root, store, {lane}) {
     say(chip, log.header.preset || '');
     chip.hidden = !log.header.preset;
     const done = log.status !== 'open';
-    say(note, log.status === 'stopped' ? 'stopped' : log.status === 'error' ? 'failed' : '');
+    say(note, log.status === 'stopped' ? 'stopped' : log.status === 'error' ? 'failed' : log.n && log.last.stale ? 'observed' : '');
+    note.title = log.n && log.last.stale ? 'Observe mode: this mode\'s speed means nothing' : '';
     say(values.pass, String(n.pass));
     say(totals.pass, done || n.pass < log.n ? `/${log.n}` : '');
     say(values.tokens, String(n.tokens));

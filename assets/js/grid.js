@@ -9,6 +9,7 @@
 import {el, MONO, setFont, sharp, underline} from './dom.js';
 import {cellLines} from './describe.js';
 import {cellTexts} from './tokens.js';
+import {onDrag} from './drag.js';
 import {readableGrid} from './gridtext.js';
 
 const GUTTER = 30;
@@ -300,6 +301,17 @@ export function mount(root, store, {lane, tip}) {
       ctx.stroke();
     };
     if (store.hover && store.hover.pos !== undefined) ring(store.hover.pos, t.mut, 1.2);
+    const {positions, passes} = store.brush;
+    for (const pos of positions) ring(pos, t.ink, 1.3);
+    if (passes && lane === store.focus) {
+      for (const group of L.groups) for (let pos = group.block < 0 ? group.to : group.from; pos < group.to; pos++) {
+        const at = lg.head.pass[pos - lg.P];
+        if (at < passes[0] || at > passes[1]) continue;
+        const {x, y} = place(pos);
+        ctx.fillStyle = t.acc;
+        ctx.fillRect(x, y - 1.5, L.cw - 2, 1.5);
+      }
+    }
     if (store.sel) ring(store.sel.pos, t.ink, store.sel.lane === lane ? 2.2 : 1);
     if (L.height > view.h + 1) {
       ctx.fillStyle = t.line;
@@ -320,7 +332,21 @@ export function mount(root, store, {lane, tip}) {
     tip.show(event.clientX, event.clientY, cellLines(store, log(), store.passOf(lane), pos));
   };
   const onLeave = () => { store.point(null); tip.hide(); };
-  const onClick = (event) => { const pos = local(event); if (pos !== null) { store.select(lane, pos); text.focus(pos); } };
+  const onClick = (event) => {
+    const pos = local(event);
+    if (pos === null) return;
+    if (event.shiftKey) store.extend(lane, pos);
+    else if (event.ctrlKey || event.metaKey) store.toggle(lane, pos);
+    else { store.select(lane, pos); text.focus(pos); }
+  };
+  const undrag = onDrag(box, view, (x0, y0, x1, y1) => {
+    const a = hit(x0, y0);
+    const b = hit(x1, y1);
+    if (a === null || b === null) return;
+    const list = [];
+    for (let p = Math.min(a, b); p <= Math.max(a, b); p++) list.push(p);
+    store.setBrush({positions: list, lane});
+  });
   const onWheel = (event) => {
     if (!L || L.height <= view.h) return;
     const before = scroll;
@@ -336,5 +362,5 @@ export function mount(root, store, {lane, tip}) {
     if (store.sel && store.sel.lane === lane && L && store.sel.pos !== reveal.last) { reveal.last = store.sel.pos; reveal(store.sel.pos); }
     draw();
   });
-  return {draw, hit, place: (pos) => place(pos), layout: () => L, destroy() { unwatch(); view.destroy(); if (page) page.canvas.width = page.canvas.height = 1; page = null; text.destroy(); box.remove(); root.replaceChildren(); }};
+  return {draw, hit, place: (pos) => place(pos), layout: () => L, destroy() { unwatch(); undrag(); view.destroy(); if (page) page.canvas.width = page.canvas.height = 1; page = null; text.destroy(); box.remove(); root.replaceChildren(); }};
 }

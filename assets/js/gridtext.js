@@ -66,13 +66,21 @@ export function readableGrid(root, store, lane) {
     store.select(lane, Number(cells[active].dataset.pos));
   }
 
+  /** Shift and an arrow: the selection grows from the selected cell; the focus stays on it. */
+  let reach = 0;
+  function extend(index) {
+    if (!store.brush.positions.size) reach = active;
+    reach = Math.max(0, Math.min(cells.length - 1, reach + index - active));
+    store.extend(lane, Number(cells[reach].dataset.pos));
+  }
+
   const onKey = (event) => {
-    if (!cells.length || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
+    if (!cells.length || event.ctrlKey || event.metaKey || event.altKey) return;
     const step = {ArrowLeft: -1, ArrowRight: 1, ArrowUp: -(wanted?.columns || 1), ArrowDown: wanted?.columns || 1}[event.key];
     if (!step) return;
     event.preventDefault();
     event.stopPropagation();
-    go(active + step);
+    if (event.shiftKey) extend(active + step); else go(active + step);
   };
   const onFocus = (event) => { const i = cells.indexOf(event.target); if (i >= 0) { active = i; store.select(lane, Number(cells[i].dataset.pos)); } };
   box.addEventListener('keydown', onKey);

@@ -9,12 +9,15 @@
 
 import {el, layer, MONO, num, setFont, sharp, short} from './dom.js';
 import {cellLines} from './describe.js';
+import {onDrag} from './drag.js';
 import {passAxis, tickStep} from './passaxis.js';
 import {rgb} from './theme.js';
 
 const SCALES = {
   drift: {lo: 0, hi: 10, logLo: 1e-2, logHi: 10, unit: 'nats', name: 'drift δ'},
   delta: {lo: 0, hi: 10, logLo: 1e-2, logHi: 10, unit: 'nats', name: 'Δ'},
+  stale: {lo: 0, hi: 0.5, logLo: 0, logHi: 0, unit: 'E', name: 'staleness'},
+  full: {lo: 0, hi: 10, logLo: 1e-2, logHi: 10, unit: 'nats', name: 'drift of all positions'},
   conf: {lo: 0, hi: 1, logLo: 0, logHi: 0, unit: '', name: 'confidence'},
 };
 const TOP = 15;
@@ -28,6 +31,17 @@ export function scaleOf(view) {
   return {...s, isLog: log, level: (v) => Math.max(0, Math.min(1, log ? (Math.log10(Math.max(v, 1e-12)) - a) / (b - a) : (v - s.lo) / (s.hi - s.lo)))};
 }
 
+/** The brushed passes as a shaded band on a pass axis. */
+export function shade(ctx, t, ax, [from, to], y, h) {
+  ctx.globalAlpha = 0.14;
+  ctx.fillStyle = t.acc;
+  ctx.fillRect(ax.x(from), y, ax.x(to + 1) - ax.x(from), h);
+  ctx.globalAlpha = 0.9;
+  ctx.fillRect(ax.x(from), y, 1, h);
+  ctx.fillRect(ax.x(to + 1) - 1, y, 1, h);
+  ctx.globalAlpha = 1;
+}
+
 export function mount(root, store, {tip}) {
   const box = el('div', {className: 'cv'});
   root.append(box);
@@ -37,8 +51,12 @@ export function mount(root, store, {tip}) {
   let plot = null;
 
   const valuesOf = (step, log) => {
-    if (store.view.metric === 'conf') return [step.conf, step.s];
-    if (!store.view.fold && step.fulldrift && store.view.metric === 'drift') return [step.fulldrift.subarray(log.P), log.P];
+    const {metric, fold, layer: l} = store.view;
+    if (metric === 'conf') return [step.conf, step.s];
+    if (metric === 'stale' || metric === 'full') { // every position has a value; by block, those of the block are shown
+      const row = metric === 'full' ? step.fulldrift : step.stale?.subarray(l * log.header.length, (l + 1) * log.header.length);
+      return row ? (fold ? [row.subarray(step.s, step.e), step.s] : [row.subarray(log.P), log.P]) : [null, 0];
+    }
     return [store.view.metric === 'drift' ? step.drift : step.delta, step.s];
   };
 
@@ -141,7 +159,7 @@ export function mount(root, store, {tip}) {
     ctx.fillStyle = t.mut;
     ctx.textAlign = 'left';
     setFont(ctx, `10px ${MONO}`);
-    const ticks = scale.isLog ? [10, 1, 0.1, 0.01] : scale.hi === 1 ? [1, 0.75, 0.5, 0.25, 0] : [10, 7.5, 5, 2.5, 0];
+    const ticks = scale.isLog ? [10, 1, 0.1, 0.01] : scale.hi === 1 ? [1, 0.75, 0.5, 0.25, 0] : scale.hi === 0.5 ? [0.5, 0.25, 0] : [10, 7.5, 5, 2.5, 0];
     for (const v of ticks) {
       const at = y + (1 - scale.level(v)) * h;
       ctx.fillRect(x + 8, Math.min(y + h - 1, at), 3, 1);
@@ -156,7 +174,7 @@ export function mount(root, store, {tip}) {
     const log = store.lanes[store.focus];
     if (!log || !t || !view.w) return;
     const v = store.view;
-    const k = [store.run, store.focus, log.n, log.status, view.w, view.h, view.dpr, t.name, store.rev.theme, v.log, v.metric, v.fold].join();
+    const k = [store.run, store.focus, log.n, log.status, view.w, view.h, view.dpr, t.name, store.rev.theme, v.log, v.metric, v.fold, v.metric === 'stale' ? v.layer : 0].join();
     if (k !== key) { key = k; paint(log, t); }
     ctx.setTransform(1, 0, 0, 1, 0, 0);
     ctx.drawImage(picture.canvas, 0, 0);
@@ -168,6 +186,12 @@ export function mount(root, store, {tip}) {
       ctx.strokeStyle = t.acc;
       ctx.lineWidth = 1.5;
       ctx.strokeRect(ax.x(p) - 1, TOP - 1, Math.max(2, ax.cw) + 1, h + 2);
+    }
+    const {positions, passes} = store.brush;
+    if (passes) shade(ctx, t, ax, passes, TOP, h);
+    for (const q of positions) {
+      const b = fold ? (step && q >= step.s && q < step.e ? q - step.s : -1) : q - log.P;
+      if (b >= 0) { ctx.fillStyle = t.ink; ctx.fillRect(ax.left - 4, TOP + b * rh, 3, Math.max(1.5, rh - 0.5)); }
     }
     const pos = store.sel?.pos;
     if (pos !== undefined && pos >= log.P) {
@@ -192,6 +216,19 @@ export function mount(root, store, {tip}) {
       }
     }
   }
+
+  const undrag = onDrag(box, view, (x0, y0, x1, y1) => {
+    const log = store.lanes[store.focus];
+    if (!plot || !log) return;
+    const clamp = (v, lo, hi) => Math.max(lo, Math.min(hi, v));
+    const pass = (x) => clamp(plot.ax.at(x), 0, log.n - 1);
+    const row = (y) => clamp(Math.floor((y - TOP) / plot.rh), 0, plot.rows - 1);
+    const [p0, p1] = [pass(Math.min(x0, x1)), pass(Math.max(x0, x1))];
+    const [r0, r1] = [row(Math.min(y0, y1)), row(Math.max(y0, y1))];
+    const list = new Set();
+    if (plot.fold) for (let i = p0; i <= p1; i++) { const s = log.steps[i]; for (let r = r0; r <= r1 && s.s + r < s.e; r++) list.add(s.s + r); } else for (let r = r0; r <= r1; r++) list.add(log.P + r);
+    store.setBrush({positions: list, passes: [p0, p1]});
+  });
 
   function locate(event) {
     const log = store.lanes[store.focus];
@@ -222,5 +259,5 @@ export function mount(root, store, {tip}) {
   box.addEventListener('pointerleave', onLeave);
   box.addEventListener('click', onClick);
   const unwatch = store.watch(['data', 'cursor', 'sel', 'hover', 'view', 'size', 'theme'], draw);
-  return {draw, destroy() { unwatch(); view.destroy(); picture = null; box.remove(); }};
+  return {draw, destroy() { unwatch(); undrag(); view.destroy(); picture = null; box.remove(); }};
 }

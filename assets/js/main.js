@@ -15,6 +15,7 @@ import * as heatmap from './heatmap.js';
 import {bindKeys} from './keys.js';
 import * as legend from './legend.js';
 import * as membership from './membership.js';
+import {observed} from './observe.js';
 import * as scrubber from './scrubber.js';
 import {mountSide} from './side.js';
 import {LANES, Store} from './store.js';
@@ -109,8 +110,10 @@ export function mount(root, {send, samples = [{name: 'sample', title: 'a sample 
     const log = store.lanes[store.focus];
     layerPick.fill(Array.from({length: log?.header.n_layers || 1}, (_, l) => [String(l), `layer ${l}`]));
     for (const part of [align, logScale, fold, focus, proj]) part.paint();
-    logScale.box.hidden = store.view.metric === 'conf';
-    metric.fill([['drift', 'Drift δ, final layer'], ['delta', 'Δ, drift minus its mean'], ['conf', 'Confidence']]);
+    logScale.box.hidden = ['conf', 'stale'].includes(store.view.metric);
+    const watched = observed(log) ? [['full', 'Drift of all positions (shadow)'], ['stale', `K/V staleness, layer ${store.view.layer}`]] : [];
+    if (!watched.length && ['full', 'stale'].includes(store.view.metric)) store.view.metric = 'drift';
+    metric.fill([['drift', 'Drift δ, final layer'], ['delta', 'Δ, drift minus its mean'], ['conf', 'Confidence'], ...watched]);
     kind.fill(KINDS.map(([name, label]) => [name, label]));
   }));
   undo.push(status.watch(), watchTheme(app, retheme), bindKeys(root, store, {

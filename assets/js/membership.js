@@ -87,7 +87,7 @@ export function mount(root, store, {tip}) {
     ctx.setTransform(1, 0, 0, 1, 0, 0);
     ctx.drawImage(picture.canvas, 0, 0);
     ctx.setTransform(view.dpr, 0, 0, view.dpr, 0, 0);
-    for (const [pos, color] of [[store.hover?.pos, t.mut], [store.sel?.pos, t.ink]]) {
+    for (const [pos, color] of [...[...store.brush.positions].map((q) => [q, t.ink]), [store.hover?.pos, t.mut], [store.sel?.pos, t.ink]]) {
       const j = pos === undefined ? -1 : win.win.indexOf(pos);
       if (j >= 0) { ctx.strokeStyle = color; ctx.strokeRect(X(j) - 0.5, -0.5, cw + 0.5, n * rh); }
     }

@@ -90,6 +90,14 @@ export function mount(root, store, {play}) {
     ctx.setTransform(1, 0, 0, 1, 0, 0);
     ctx.drawImage(picture.canvas, 0, 0);
     ctx.setTransform(view.dpr, 0, 0, view.dpr, 0, 0);
+    const log = store.lanes[store.focus];
+    if (store.brush.passes && log) {
+      const [a, b] = store.brush.passes.map((i) => X(store.axis(log, Math.min(i, log.n - 1))));
+      ctx.globalAlpha = 0.16;
+      ctx.fillStyle = t.acc;
+      ctx.fillRect(a - 3, 0, b - a + 6, view.h - 14);
+      ctx.globalAlpha = 1;
+    }
     const x = X(store.position);
     ctx.fillStyle = t.acc;
     ctx.fillRect(x - 1, 0, 2, view.h - 12);
@@ -120,6 +128,6 @@ export function mount(root, store, {play}) {
   box.addEventListener('pointermove', onMove);
   box.addEventListener('pointerup', onUp);
   box.addEventListener('pointercancel', onUp);
-  const unwatch = store.watch(['data', 'cursor', 'view', 'size', 'theme', 'status'], draw);
+  const unwatch = store.watch(['data', 'cursor', 'sel', 'view', 'size', 'theme', 'status'], draw);
   return {draw, destroy() { unwatch(); view.destroy(); picture = null; root.replaceChildren(); }};
 }

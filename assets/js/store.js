@@ -43,6 +43,7 @@ export class Store {
     this.x = 0;
     this.follow = true;
     this.sel = null;
+    this.brush = {positions: new Set(), passes: null};
     this.hover = null;
     this.problem = '';
     this.gap = false;
@@ -240,11 +241,46 @@ export class Store {
     this.touch('view', 'cursor');
   }
 
-  select(lane, pos) {
-    if (lane === null ? !this.sel : this.sel?.lane === lane && this.sel.pos === pos) return;
+  /** Select one cell, or with null nothing at all; `keep` leaves the brushed selection as it is. */
+  select(lane, pos, keep = false) {
+    const brushed = this.brush.positions.size > 0 || this.brush.passes !== null;
+    if ((lane === null ? !this.sel : this.sel?.lane === lane && this.sel.pos === pos) && (keep || !brushed)) return;
     this.sel = lane === null ? null : {lane, pos};
+    if (!keep) this.brush = {positions: new Set(), passes: lane === null ? null : this.brush.passes};
     this.touch('sel');
   }
+
+  /** Brush positions and passes (undefined leaves either as it is); every panel shows them. */
+  setBrush({positions, passes, lane = this.focus}) {
+    if (positions !== undefined) {
+      const list = [...positions];
+      const had = this.brush.positions;
+      if (list.length === had.size && list.every((p) => had.has(p)) && passes === undefined) return;
+      this.brush.positions = new Set(list);
+      if (list.length && !this.brush.positions.has(this.sel?.pos)) this.sel = {lane, pos: list[list.length - 1]};
+    }
+    if (passes !== undefined) this.brush.passes = passes && [Math.min(...passes), Math.max(...passes)];
+    this.touch('sel');
+  }
+
+  /** Add a position to the brush, or take it away. */
+  toggle(lane, pos) {
+    const set = new Set(this.brush.positions.size ? this.brush.positions : this.sel ? [this.sel.pos] : []);
+    if (!set.delete(pos)) set.add(pos);
+    this.setBrush({positions: set, lane});
+  }
+
+  /** All positions from the selected cell to this one. */
+  extend(lane, pos) {
+    const from = this.sel?.pos ?? pos;
+    const list = [];
+    for (let p = Math.min(from, pos); p <= Math.max(from, pos); p++) list.push(p);
+    this.brush.positions = new Set(list);
+    this.touch('sel');
+  }
+
+  /** Positions selected now: the brushed ones, else the selected cell. */
+  positions() { return this.brush.positions.size ? this.brush.positions : this.sel ? [this.sel.pos] : []; }
 
   point(hover) {
     const a = this.hover;

@@ -7,6 +7,8 @@
  */
 
 import {el, layer, MONO, setFont, sharp} from './dom.js';
+import {onDrag} from './drag.js';
+import {shade} from './heatmap.js';
 import {passRule} from './describe.js';
 import {passAxis} from './passaxis.js';
 
@@ -118,6 +120,7 @@ export function mount(root, store, {tip, onRule}) {
       ctx.lineWidth = 1.5;
       ctx.strokeRect(ax.x(p) - 1, 1, Math.max(2, ax.cw) + 1, view.h - 2);
     }
+    if (store.brush.passes) shade(ctx, t, ax, store.brush.passes, 1, view.h - 2);
     const step = log.steps[p];
     onRule(step ? `pass ${p}: ${passRule(step)} · ${step.rows} rows${step.prows ? ` + ${Math.round(packetRows(step))} in packets` : ''}` : '');
   }
@@ -145,6 +148,12 @@ export function mount(root, store, {tip, onRule}) {
   box.addEventListener('pointermove', onMove);
   box.addEventListener('pointerleave', onLeave);
   box.addEventListener('click', onClick);
-  const unwatch = store.watch(['data', 'cursor', 'view', 'size', 'theme'], draw);
-  return {draw, destroy() { unwatch(); view.destroy(); picture = null; box.remove(); }};
+  const undrag = onDrag(box, view, (x0, y0, x1) => {
+    const log = store.lanes[store.focus];
+    if (!ax || !log) return;
+    const pass = (x) => Math.max(0, Math.min(log.n - 1, ax.at(x)));
+    store.setBrush({passes: [pass(x0), pass(x1)]});
+  });
+  const unwatch = store.watch(['data', 'cursor', 'sel', 'view', 'size', 'theme'], draw);
+  return {draw, destroy() { unwatch(); undrag(); view.destroy(); picture = null; box.remove(); }};
 }

@@ -5,6 +5,7 @@
  * instrumentation level says "n/a". "Static 0.9" is the confidence rule alone on the recorded confidences.
  */
 
+import * as brush from './brush.js';
 import {REASONS, REASON_LABEL} from './codec.js';
 import {blockOf, tokenName} from './describe.js';
 import {draftEdit} from './forks.js';
@@ -72,7 +73,9 @@ export function mount(root, store) {
   const full = el('div', {className: 'why-body'}, el('div', {className: 'why-top'}, chip, story), doing, box, chart, guesses, el('div', {className: 'h', text: 'At this pass'}), kv, candHead, cand, clusterHead, clusters);
   const none = el('p', {className: 'k hint', text: 'Click a token, or move to the grid with Tab and the arrow keys: its confidence, drift and the rule that committed it appear here.'});
   const head = el('div', {className: 'h'}, title);
-  root.append(head, none, full);
+  const brushed = el('div', {className: 'brushed', hidden: true});
+  root.append(brushed, head, none, full);
+  const selection = brush.mount(brushed, store);
   const view = sharp(chart, store);
 
   let shownCand = '';
@@ -192,5 +195,5 @@ export function mount(root, store) {
   }
 
   const unwatch = store.watch(['data', 'cursor', 'sel', 'view', 'size', 'theme'], draw);
-  return {draw, destroy() { unwatch(); view.destroy(); root.replaceChildren(); }};
+  return {draw, destroy() { unwatch(); selection.destroy(); view.destroy(); root.replaceChildren(); }};
 }

@@ -7,6 +7,7 @@ import json
 
 def feed(tab, messages) -> None:
     tab.evaluate("(m) => { for (const x of m) page.receive(x); page.store.flush(); }", messages)
+    tab.wait_for_function("() => page.store.theme && page.store.open.every((l) => page.grids[l].layout())")
 
 
 def push(tab, *events) -> None:
@@ -31,7 +32,7 @@ def steps_of(messages, lane="A"):
 def open_panel(tab, name):
     """Open a tab of the right column as a person would; answers its panel."""
     tab.get_by_role("tab", name=name, exact=True).click()
-    tab.evaluate("() => page.store.flush()")
+    tab.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done))))")
     return tab.get_by_role("tabpanel", name=name, exact=True)
 
 

@@ -14,7 +14,7 @@ if __name__ == "__main__":
     with open_harness(8101) as harness:
         for w, h, theme in sizes:
             with open_tab(harness, width=w, height=h) as page:
-                page.evaluate("(m) => { for (const x of m) page.receive(x); }", synth.messages())
+                page.evaluate("(m) => { for (const x of m) page.receive(x); }", synth.messages(observe="observe" in tabs, memory=True))
                 page.evaluate("(t) => { document.body.className = t; page.store.seek(20); page.store.select('A', 47); }", theme)
                 for event in synth.debug_events():
                     page.evaluate("(e) => { page.store.apply(e); }", event)

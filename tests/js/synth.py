@@ -122,6 +122,8 @@ def decode(
     passes=None,
     answer_seed=0,
     n_heads=4,
+    observe=False,
+    memory=False,
 ):
     """(header, vocab map, steps) of one invented decode; `passes` stretches it to that many passes."""
     rng = np.random.default_rng(seed)
@@ -276,10 +278,19 @@ def decode(
                 "cand": None,
                 "stale": None,
                 "fulldrift": None,
-                "ph": {"attention": dt * 0.4, "mlp": dt * 0.4},
+                "ph": {"attention": dt * 0.35, "mlp": dt * 0.3, "head": dt * 0.05, "log": 0.001}
+                | ({"proxy": dt * 0.1, "packets": dt * 0.08} if refresh else {"clustering": dt * 0.15} if first and is_polestar else {}),
                 "par": [],
                 "x": {},
             }
+            if observe:
+                age = np.maximum(0, np.abs(np.arange(L) - s) / L)
+                stale = np.abs(rng.normal(0.02, 0.02, (n_layers, L))) + age[None] * np.linspace(0.05, 0.9, n_layers)[:, None]
+                stale[:, s:e] = 0
+                step["stale"] = b64(stale, "<f4")
+                step["fulldrift"] = b64(np.exp(rng.normal(-4 + 2 * age, 1, L)), "<f4") if steps else None
+            if memory:
+                step["x"]["memory"] = {"device": 180_000_000 + 1_000_000 * len(steps), "pinned": 24_000_000}
             if level == "full":
                 if is_polestar and (first or refresh):
                     spread = np.stack([centroids[i, labels[i]] for i in range(n_layers)])
