@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -28,6 +29,12 @@ def events_of(values) -> list[dict]:
 
 def take_all(channel: Channel) -> list[str]:
     return list(iter(channel.take, None))
+
+
+def in_a_loop(coroutine) -> None:
+    """Run it in an event loop of its own thread; this thread may have one already, of a browser."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, coroutine).result(60)
 
 
 def finish(run: Run) -> None:
@@ -170,7 +177,7 @@ def test_line_serves_in_order_and_places_move_up():
         await asyncio.sleep(0)
         assert c.place == 0 and list(line.waiting) == [c]
 
-    asyncio.run(main())
+    in_a_loop(main())
 
 
 def test_a_closed_generator_ends_the_run_and_the_next_tab_gets_the_model():
@@ -187,7 +194,7 @@ def test_a_closed_generator_ends_the_run_and_the_next_tab_gets_the_model():
         assert [e["state"] for e in rest if e["type"] == "status"][-1] == "done"
         assert not server.line.waiting
 
-    asyncio.run(main())
+    in_a_loop(main())
 
 
 def test_leaving_the_page_stops_the_run_and_forgets_the_tab():
@@ -201,7 +208,7 @@ def test_leaving_the_page_stops_the_run_and_forgets_the_tab():
             pass
         assert run.stopping.is_set() and not run.alive and server.tabs == {} and not server.line.waiting
 
-    asyncio.run(main())
+    in_a_loop(main())
 
 
 def test_commands_that_make_no_sense_change_nothing():

@@ -78,7 +78,7 @@ def _starter(script: str):
     return start, servers
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def serve():
     start, servers = _starter("tests/browser/fake.py")
     yield start
@@ -86,7 +86,7 @@ def serve():
         server.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def serve_app():
     start, servers = _starter("app.py")
     yield start
@@ -94,7 +94,7 @@ def serve_app():
         server.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium():
     from playwright.sync_api import sync_playwright
 
