@@ -58,16 +58,14 @@ class Scripted(Transformer):
             last = self.cfg.n_layers - 1
             if self.scripted_attention is not None and last in result.attentions:
                 result.attentions[last] = self.scripted_attention(self.calls, *plan.attention_for).float()
+            packet = getattr(plan.hook, "packet", None)
+            if packet is not None:  # the last layer's update packet is where suffix predictions come from
+                packet.hidden = row(*self.outside).expand_as(packet.hidden).clone()
         self.calls += 1
         return result
 
     def logits(self, hidden):
         return hidden
-
-    def query_layer(self, layer, x, rows, kv):
-        # The packet of the last layer is where suffix predictions come from.
-        out = super().query_layer(layer, x, rows, kv)
-        return row(*self.outside).expand_as(out).clone() if layer == self.cfg.n_layers - 1 else out
 
     def _row(self, position: int) -> torch.Tensor:
         said = self.script(self.calls, position)
