@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import csv
+import io
+import json
 import sys
+import xml.etree.ElementTree
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "js"))
@@ -220,9 +226,6 @@ def test_a_fork_can_change_the_method_and_branches_open_in_either_lane(tab):
 
 def reference(header, steps, *, tau=0.9, alpha=10.0, h=5):
     """Independent first-order judgement: position -> first recorded pass in which the rule of section 4.2 takes it."""
-    import base64
-
-    import numpy as np
 
     def floats(text):
         return None if text is None else np.frombuffer(base64.b64decode(text), "<f4").astype(np.float64)
@@ -313,12 +316,12 @@ def test_timing_shows_where_each_pass_went_and_memory(tab):
     ]
     assert "is not part of the decode's seconds" in panel.inner_text()
     tab.evaluate("() => { page.store.seek(4); page.store.flush(); }")
-    assert "at pass 4: device 184 MB (solid), pinned host 24 MB (dashed)" in panel.inner_text()
+    assert "since pass 0: device 180 MB (solid), of which kv 150 MB; pinned host 24 MB (dashed)" in panel.inner_text()
     box = panel.locator(".times")
     box.click(position={"x": box.bounding_box()["width"] - 8, "y": 40})
     assert tab.evaluate("() => page.store.passOf('A')") == len(steps) - 1
     feed(tab, synth.messages(run="r2", compare=False))
-    assert "did not measure memory" in panel.inner_text()
+    assert "holds no memory figures" in panel.inner_text()
 
 
 def test_observe_mode_shows_staleness_and_full_drift_and_says_that_speed_means_nothing(tab):
@@ -334,9 +337,6 @@ def test_observe_mode_shows_staleness_and_full_drift_and_says_that_speed_means_n
     box = panel.locator(".stale")
     size = box.bounding_box()
     box.hover(position={"x": size["width"] - 3, "y": size["height"] - 20})
-    import base64
-
-    import numpy as np
 
     stale = np.frombuffer(base64.b64decode(steps_of(messages)[15]["stale"]), "<f4").reshape(6, -1)
     tip = tab.get_by_role("tooltip").inner_text()
@@ -406,3 +406,167 @@ def test_a_selection_is_shared_by_all_panels(tab):
     for _ in range(3):
         tab.keyboard.press("Shift+ArrowRight")
     assert len(tab.evaluate(brush)[0]) == 4, "and from the keyboard"
+
+
+# ---- notes ------------------------------------------------------------------------------------------------------------------
+
+
+def test_notes_are_pinned_to_a_moment_changed_and_removed(tab):
+    feed(tab, synth.messages())
+    panel = open_panel(tab, "Notes")
+    tab.evaluate("() => { page.store.seek(7); page.store.flush(); }")
+    select(tab, 50)
+    panel.get_by_label("New note").fill("  <b>here</b> the lanes part ")
+    panel.get_by_role("button", name="Pin note").click()
+    assert last(tab) == {"cmd": "note", "op": "add", "lane": "A", "pass": 7, "position": 50, "text": "<b>here</b> the lanes part"}
+    panel.get_by_role("checkbox").uncheck()
+    panel.get_by_label("New note").fill("a pass")
+    panel.get_by_role("button", name="Pin note").click()
+    assert last(tab)["position"] is None
+    push(tab, {"type": "notes", "lane": "A", "notes": [{"pass": 12, "position": 47, "text": "<b>one</b>"}, {"pass": 20, "position": None, "text": "two"}]})
+    assert "<b>one</b>" in panel.inner_text() and panel.locator("b").count() == 0
+    panel.get_by_role("button", name="pass 12, position 47 · A").click()
+    assert tab.evaluate("() => [page.store.passOf('A'), page.store.sel.pos]") == [12, 47]
+    panel.get_by_role("button", name="Change the note of pass 20").click()
+    panel.get_by_label("Note", exact=True).fill("second")
+    panel.get_by_role("button", name="save").click()
+    assert last(tab) == {"cmd": "note", "op": "edit", "lane": "A", "index": 1, "text": "second"}
+    panel.get_by_role("button", name="Remove the note of pass 12").click()
+    assert last(tab) == {"cmd": "note", "op": "remove", "lane": "A", "index": 0}
+
+
+# ---- export, links, opening -------------------------------------------------------------------------------------------------
+
+
+def download(tab, button) -> tuple[str, bytes]:
+    with tab.expect_download() as got:
+        button.click()
+    return got.value.suggested_filename, Path(got.value.path()).read_bytes()
+
+
+def test_the_view_is_saved_as_png_and_svg(tab):
+    feed(tab, synth.messages(hostile=True))
+    tab.evaluate("() => { page.store.seek(20); page.store.flush(); }")
+    panel = open_panel(tab, "Export")
+    name, data = download(tab, panel.get_by_role("button", name="SVG"))
+    assert name == "polestar-polestar-vs-fast-dllm-dual.svg"
+    root = xml.etree.ElementTree.fromstring(data)
+    texts = " ".join("".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text"))
+    assert "Polestar" in texts and "LOCAL WINDOW" in texts and "pass 20" in texts
+    assert "<img src=x onerror=alert(1)>" in texts, "the answer, as text"
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}image"))) >= 6 and not list(root.iter("{http://www.w3.org/2000/svg}script"))
+    name, data = download(tab, panel.get_by_role("button", name="PNG"))
+    width, height = (int.from_bytes(data[i : i + 4], "big") for i in (16, 20))
+    box = tab.locator(".app").bounding_box()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n" and (width, height) == (round(box["width"]) * 2, round(box["height"]) * 2) and len(data) > 100_000
+
+
+def test_tables_are_saved_as_csv(tab):
+    messages = synth.messages(hostile=True)
+    feed(tab, messages)
+    panel = open_panel(tab, "Export")
+
+    def table(title):
+        _, data = download(tab, panel.get_by_role("button", name=f"{title} (CSV)"))
+        return list(csv.DictReader(io.StringIO(data.decode())))
+
+    rows = table("Passes")
+    both = [(lane, s) for lane in "AB" for s in steps_of(messages, lane)]
+    assert len(rows) == len(both)
+    for row, (lane, s) in zip(rows, both, strict=True):
+        assert (row["lane"], int(row["pass"]), row["kind"], int(row["rows"]), float(row["seconds"])) == (lane, s["i"], s["k"], s["rows"], s["dt"])
+        assert row["N"] == ("" if s["N"] is None else str(s["N"])) and row["reason"] == s["why"]
+    rows = table("Commits")
+    wanted = [(lane, s["i"], c[0], c[1]) for lane, s in both for c in s["c"]]
+    assert [(r["lane"], int(r["pass"]), int(r["position"]), int(r["token"])) for r in rows] == wanted
+    vocab = events_of(messages, "vocab", None)[0]["map"]
+    assert all(json.loads(r["text"]) == vocab[r["token"]]["t"] for r in rows)
+    rows = table("Confidence and drift")
+    first = steps_of(messages)[3]
+    mine = [r for r in rows if r["lane"] == "A" and r["pass"] == "3"]
+    conf = np.frombuffer(base64.b64decode(first["conf"]), "<f4")
+    assert [r["confidence"] for r in mine].count("") == int(np.isnan(conf).sum())
+    assert np.allclose([float(r["confidence"]) for r in mine if r["confidence"]], conf[~np.isnan(conf)])
+    assert next(r["measure"] for r in table("Comparison")) == "forward passes (NFE)"
+
+
+def test_files_are_asked_of_the_server_and_linked(tab):
+    feed(tab, synth.messages())
+    panel = open_panel(tab, "Export")
+    for label, what in (("HTML", "html"), ("Trace", "trace"), ("Parquet", "parquet")):
+        panel.get_by_role("button", name=label, exact=True).click()
+        assert last(tab) == {"cmd": "export", "what": what, "lane": "A"}
+    push(tab, {"type": "file", "name": "run.html", "url": "polestar/file/abc/run.html"})
+    link = panel.get_by_role("link", name="run.html")
+    assert link.get_attribute("href") == "polestar/file/abc/run.html" and link.get_attribute("download") == "run.html"
+
+
+def test_a_short_link_restores_settings_and_position(tab, harness):
+    messages = synth.messages()
+    feed(tab, messages)
+    tab.get_by_role("button", name="tokens", exact=True).click()
+    tab.evaluate("() => { page.store.seekPass('A', 9); page.store.flush(); }")
+    select(tab, 61)
+    panel = open_panel(tab, "Export")
+    panel.get_by_role("button", name="copy link").click()
+    url = panel.get_by_label("Short link").input_value()
+    here = "() => [page.store.passOf('A'), page.store.passOf('B'), page.store.sel, page.store.view.align, page.store.view.tab, page.store.follow]"
+    before = tab.evaluate(here)
+    with open_tab(harness) as other:
+        other.goto("about:blank")
+        other.goto(url)
+        other.wait_for_function("window.ready && sent.length")
+        sent = other.evaluate("() => sent")
+        assert sent[0]["cmd"] == "settings"
+        values = sent[0]["values"]
+        assert values["method_a"] == "polestar" and values["method_b"] == "fast-dllm-dual" and values["compare"] is True
+        assert values["tau_s"] == 0.9 and values["alpha"] == 10 and values["preset"] == "paper"
+        feed(other, messages)
+        assert other.evaluate(here) == before
+    with open_tab(harness) as other:
+        other.goto("about:blank")
+        other.goto(url.split("#")[0] + "#ps=broken!")
+        other.wait_for_function("window.ready")
+        assert "link in the address is damaged" in other.locator(".empty").inner_text()
+        assert other.evaluate("() => sent.length") == 0
+
+
+DROP = """([selector, name, bytes]) => {
+  const data = new DataTransfer();
+  data.items.add(new File([new Uint8Array(bytes)], name));
+  const target = document.getElementById('root').shadowRoot.querySelector(selector);
+  for (const type of ['dragover', 'drop']) target.dispatchEvent(new DragEvent(type, {dataTransfer: data, bubbles: true, composed: true, cancelable: true}));
+}"""
+
+
+def test_traces_open_by_drop_and_from_the_panel_and_a_bad_one_changes_nothing(tab, tmp_path):
+    feed(tab, synth.messages())
+    posted = []
+
+    def answer(route):
+        posted.append(route.request.post_data_buffer)
+        bad = not posted[-1].startswith(b"good")
+        reply = {"error": "notes.txt is no trace (it does not begin like a safetensors file); open a trace."} if bad else {"name": "upload-1"}
+        route.fulfill(json=reply)
+
+    tab.route("**/polestar/open", answer)
+    tab.evaluate(DROP, [".panels", "run.safetensors", list(b"good trace")])
+    tab.wait_for_function("() => sent.at(-1)?.cmd === 'open'")
+    assert posted == [b"good trace"] and last(tab) == {"cmd": "open", "name": "upload-1", "lane": None}
+    tab.evaluate(DROP, ['section[aria-label="Lane B"] .lane-grid', "run.safetensors", list(b"good too")])
+    tab.wait_for_function("() => sent.at(-1)?.lane === 'B'")
+    sent = tab.evaluate("() => sent.length")
+    state = "() => [page.store.run, page.store.lanes.A.n, page.store.lanes.B.n]"
+    before = tab.evaluate(state)
+    tab.evaluate(DROP, [".panels", "notes.txt", list(b"hello")])
+    alert = tab.locator(".banner")
+    alert.wait_for()
+    assert "notes.txt is no trace" in alert.inner_text()
+    assert tab.evaluate("() => sent.length") == sent and tab.evaluate(state) == before
+    panel = open_panel(tab, "Export")
+    file = tmp_path / "mine.safetensors"
+    file.write_bytes(b"good file")
+    panel.get_by_label("Open into").select_option("B")
+    panel.get_by_label("Trace file").set_input_files(str(file))
+    tab.wait_for_function("(n) => sent.length > n", arg=sent)
+    assert last(tab) == {"cmd": "open", "name": "upload-1", "lane": "B"} and posted[-1] == b"good file"

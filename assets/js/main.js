@@ -18,6 +18,7 @@ import * as membership from './membership.js';
 import {observed} from './observe.js';
 import * as scrubber from './scrubber.js';
 import {mountSide} from './side.js';
+import {readLink} from './share.js';
 import {LANES, Store} from './store.js';
 import {makeStatus} from './status.js';
 import * as text from './text.js';
@@ -46,7 +47,7 @@ export function mount(root, {send, samples = [{name: 'sample', title: 'a sample 
     () => store.view.align, (v) => store.set({align: v}));
   const kind = select('Kind of event that the keys [ and ] go to', KINDS.map(([name, label]) => [name, label]), () => store.view.kind, (v) => store.set({kind: v}));
   const go = (key, title) => el('button', {type: 'button', className: 'ib key', text: key, title, on: {click: () => root.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true, composed: true}))}});
-  const status = makeStatus(store, {samples, send});
+  const status = makeStatus(store, {samples, send: store.send});
   const alignBox = el('span', {className: 'group'}, el('span', {className: 'k', text: 'align by'}), align.box);
   const strip = el('header', {className: 'strip'}, status.chip, status.line, el('span', {className: 'sp'}), alignBox,
     el('span', {className: 'group'}, go('[', 'Previous event of this kind'), kind.node, go(']', 'Next event of this kind')),
@@ -116,7 +117,7 @@ export function mount(root, {send, samples = [{name: 'sample', title: 'a sample 
     metric.fill([['drift', 'Drift δ, final layer'], ['delta', 'Δ, drift minus its mean'], ['conf', 'Confidence'], ...watched]);
     kind.fill(KINDS.map(([name, label]) => [name, label]));
   }));
-  undo.push(status.watch(), watchTheme(app, retheme), bindKeys(root, store, {
+  undo.push(readLink(store), status.watch(), watchTheme(app, retheme), bindKeys(root, store, {
     space() {
       if (store.status.state === 'running') send({cmd: 'pause'});
       else if (store.status.state === 'paused' && store.follow) send({cmd: 'continue'});

@@ -66,6 +66,14 @@ export function mount(root, store, {play}) {
     const max = room();
     const step = [1, 2, 5, 10, 20, 50, 100, 200, 500].map((s) => (store.view.align === 'time' ? s / 100 : s)).find((s) => ((view.w - LEFT - RIGHT) / max) * s > 46) || max;
     for (let v = 0; v <= max + 1e-9; v += step) ctx.fillText(store.view.align === 'time' ? `${v.toFixed(step < 0.1 ? 2 : 1)} s` : String(Math.round(v)), X(v), view.h - 6);
+    for (const lane of lanes) for (const note of store.notes[lane]) { // a pin for each note
+      if (note.pass < 0 || note.pass >= store.lanes[lane].n) continue;
+      const x = X(store.axis(store.lanes[lane], note.pass));
+      const y = 2 + lanes.indexOf(lane) * th + 3;
+      ctx.fillStyle = t.warn;
+      ctx.beginPath(); ctx.arc(x, y, 3, 0, 7); ctx.fill();
+      ctx.fillRect(x - 0.5, y, 1, 8);
+    }
     const d = store.divergence();
     if (d?.first) {
       const lane = store.lanes.A.head.pass[d.first.g] >= store.lanes.B.head.pass[d.first.g] ? 'A' : 'B';
@@ -85,7 +93,7 @@ export function mount(root, store, {play}) {
     if (playButton.dataset.face !== face) { playButton.dataset.face = face; playButton.replaceChildren(icon(face)); }
     if (follow.getAttribute('aria-pressed') !== String(store.follow)) follow.setAttribute('aria-pressed', String(store.follow));
     if (!ticks.length || !t || !view.w) { say(where, ''); return; }
-    const k = [store.run, store.rev.data, view.w, view.h, view.dpr, t.name, store.rev.theme, store.view.align].join();
+    const k = [store.run, store.rev.data, store.rev.notes, view.w, view.h, view.dpr, t.name, store.rev.theme, store.view.align].join();
     if (k !== key) { key = k; paint(t); }
     ctx.setTransform(1, 0, 0, 1, 0, 0);
     ctx.drawImage(picture.canvas, 0, 0);
@@ -128,6 +136,6 @@ export function mount(root, store, {play}) {
   box.addEventListener('pointermove', onMove);
   box.addEventListener('pointerup', onUp);
   box.addEventListener('pointercancel', onUp);
-  const unwatch = store.watch(['data', 'cursor', 'sel', 'view', 'size', 'theme', 'status'], draw);
+  const unwatch = store.watch(['data', 'cursor', 'sel', 'view', 'size', 'theme', 'status', 'notes'], draw);
   return {draw, destroy() { unwatch(); view.destroy(); picture = null; root.replaceChildren(); }};
 }

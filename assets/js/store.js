@@ -15,7 +15,8 @@ export const LANES = ['A', 'B'];
 
 export class Store {
   constructor(send) {
-    this.send = send;
+    this.opened = null; // the recording that was asked for last, for links
+    this.send = (command) => { if (command.cmd === 'open') this.opened = command.name; send(command); };
     this.view = {focus: 'A', align: 'pass', layer: null, proj: 'pca', log: true, metric: 'drift', fold: true, speed: 8, kind: 'block', tab: 'why'};
     this.rev = {data: 0, cursor: 0, sel: 0, hover: 0, view: 0, size: 0, theme: 0, status: 0, lists: 0, notes: 0};
     this.status = {state: 'empty', text: '', place: null};
@@ -94,6 +95,7 @@ export class Store {
 
   on_header({lane, header}) {
     this.lanes[lane] = new LaneLog(lane, header);
+    if (header.live) this.opened = null;
     if (this.view.layer === null || this.view.layer >= header.n_layers) this.view.layer = header.n_layers >> 1;
     this.nameEos();
     this.touch('data');

@@ -2,7 +2,8 @@
  * Where each pass's time went (the paper's Figure 12, for the run that is shown), and memory over the passes (Figure 13) where it was measured.
  *
  * Contract: `mount(root, store, {tip}) -> {draw, destroy}`. Phases are those of the step's `ph`, in seconds; "other" is the pass's time that no phase claims.
- * `log` and `observe` are not part of the decode's seconds and are listed apart. Memory is `x.memory` = {device: bytes, pinned: bytes}; absent is "n/a".
+ * `log` and `observe` are not part of the decode's seconds and are listed apart. Memory is `x.memory` = {device, host, parts}, in bytes beside the model,
+ * logged at block entries; absent is "n/a".
  */
 
 import {el, layer, MONO, num, say, setFont, sharp} from './dom.js';
@@ -96,25 +97,32 @@ export function mount(root, store, {tip}) {
   function drawMemory(log, t) {
     const known = log.steps.filter(memoryOf);
     memBox.hidden = !known.length;
-    if (!known.length) { say(memNote, 'n/a: this run did not measure memory (a run on a GPU does).'); return; }
+    if (!known.length) { say(memNote, 'n/a: this recording holds no memory figures.'); return; }
     const ctx = memView.begin();
-    const lines = [['device', t.conf, []], ['pinned', t.drift, [4, 3]]];
-    const most = Math.max(1, ...known.map((s) => Math.max(memoryOf(s).device || 0, memoryOf(s).pinned || 0)));
+    const lines = [['device', t.conf, []], ['host', t.drift, [4, 3]]];
+    const most = Math.max(1, ...known.map((s) => Math.max(memoryOf(s).device || 0, memoryOf(s).host || 0)));
     const h = memView.h - 6;
     for (const [name, color, dash] of lines) {
       ctx.strokeStyle = color;
       ctx.lineWidth = 1.6;
       ctx.setLineDash(dash);
       ctx.beginPath();
-      for (const s of known) { const v = memoryOf(s)[name]; if (Number.isFinite(v)) ctx.lineTo(X(memView, s.i + 0.5, log.n), 3 + (1 - v / most) * (h - 3)); }
+      known.forEach((s, i) => { // holds until the next entry
+        const v = memoryOf(s)[name];
+        const y = 3 + (1 - (v || 0) / most) * (h - 3);
+        ctx.lineTo(X(memView, s.i, log.n), y);
+        ctx.lineTo(X(memView, known[i + 1]?.i ?? log.n, log.n), y);
+      });
       ctx.stroke();
       ctx.setLineDash([]);
     }
     const p = Math.max(0, store.passOf(store.focus));
-    const now = memoryOf(log.steps[p]) || memoryOf(known[known.length - 1]);
+    const at = [...known].reverse().find((s) => s.i <= p) || known[0];
+    const now = memoryOf(at);
+    const parts = Object.entries(now.parts || {}).map(([name, bytes]) => `${name} ${MB(bytes)}`).join(', ');
     ctx.fillStyle = t.acc;
     ctx.fillRect(X(memView, p + 0.5, log.n), 0, 1, memView.h);
-    say(memNote, `at pass ${p}: device ${MB(now.device)} (solid), pinned host ${MB(now.pinned)} (dashed); most device ${MB(Math.max(...known.map((s) => memoryOf(s).device || 0)))}`);
+    say(memNote, `beside the model, since pass ${at.i}: device ${MB(now.device)} (solid)${parts ? `, of which ${parts}` : ''}; pinned host ${MB(now.host)} (dashed)`);
   }
 
   function draw() {

@@ -289,8 +289,8 @@ def decode(
                 stale[:, s:e] = 0
                 step["stale"] = b64(stale, "<f4")
                 step["fulldrift"] = b64(np.exp(rng.normal(-4 + 2 * age, 1, L)), "<f4") if steps else None
-            if memory:
-                step["x"]["memory"] = {"device": 180_000_000 + 1_000_000 * len(steps), "pinned": 24_000_000}
+            if memory and first:
+                step["x"]["memory"] = {"device": 180_000_000 + 1_000_000 * len(steps), "host": 24_000_000, "parts": {"kv": 150_000_000}}
             if level == "full":
                 if is_polestar and (first or refresh):
                     spread = np.stack([centroids[i, labels[i]] for i in range(n_layers)])
