@@ -13,6 +13,7 @@ import gradio as gr
 from .bus import make_bus
 from .controls import Controls
 from .examples import examples_of
+from .fetching import Fetch, make_fetch
 from .tables import Tables
 
 PACES = {"full speed": 0.0, "20 passes/s": 20.0, "10 passes/s": 10.0, "5 passes/s": 5.0, "2 passes/s": 2.0, "1 pass/s": 1.0}
@@ -26,6 +27,8 @@ class Parts:
     """The components of the page."""
 
     prompt: gr.Textbox
+    talk: gr.Checkbox
+    fetch: Fetch
     model: gr.Dropdown
     method_a: gr.Dropdown
     compare: gr.Checkbox
@@ -38,7 +41,7 @@ class Parts:
     bus: gr.HTML
     chips: dict[str, gr.Row]  # examples by model; "" for models without their own
     examples: list[tuple[gr.Button, str]]
-    buttons: dict[str, gr.Button]  # run, pause, continue, step, stop, reset, theme
+    buttons: dict[str, gr.Button]  # run, pause, continue, step, stop, reset, copy, theme
 
 
 def lay_out(tables: Tables, model: str, models: list[str]) -> Parts:
@@ -56,20 +59,26 @@ def lay_out(tables: Tables, model: str, models: list[str]) -> Parts:
         }
         pace = _bar("Pace", list(PACES), "ps-pace", "How fast passes follow each other. Default: full speed; slower is for teaching.")
         order = _bar("Order", list(ORDERS), "ps-order", "A, then B: each lane is timed alone. In turn: for watching; times mean little.")
-        detail = _bar("Log", list(DETAILS), "ps-detail", "How much of each pass is kept. Default: everything. observe: a full pass beside each pass; its speed means nothing.")
+        detail = _bar("Log", list(DETAILS), "ps-detail",
+                      "How much of each pass is kept. Default: everything. observe: a full pass beside each one; its speed means nothing.")  # fmt: skip
         buttons["theme"] = gr.Button("◐", elem_id="ps-theme")
+    fetch = make_fetch()
     with gr.Row(elem_id="ps-body"):
         with gr.Column(elem_id="ps-controls"):
             prompt = gr.Textbox(value=examples_of(model)[0][1], label="Prompt", lines=3, max_lines=3, elem_id="ps-prompt",
                                 placeholder="Write something, or choose an example")  # fmt: skip
+            talk = gr.Checkbox(value=False, label="continue the conversation", elem_id="ps-talk", elem_classes=["ps-switch"],
+                               info="The prompt follows what was asked and lane A's answers; off begins anew. Default: off.")  # fmt: skip
             chips, examples = _examples(model, models)
             method_a, compare, method_b, preset = _methods(tables)
             params = Controls(tables, (method_a.value, method_b.value))
-            buttons["reset"] = gr.Button("↺ reset to paper", elem_id="ps-reset", size="sm")
+            with gr.Row(elem_id="ps-settings"):
+                buttons["reset"] = gr.Button("↺ reset to paper", elem_id="ps-reset", size="sm")
+                buttons["copy"] = gr.Button("⧉ copy settings", elem_id="ps-copy", size="sm")
         with gr.Column(elem_id="ps-main"):
             bus = make_bus()
     return Parts(
-        prompt=prompt, model=model_box, method_a=method_a, compare=compare, method_b=method_b, preset=preset, pace=pace, order=order,
+        prompt=prompt, talk=talk, fetch=fetch, model=model_box, method_a=method_a, compare=compare, method_b=method_b, preset=preset, pace=pace, order=order,
         detail=detail, params=params, bus=bus, chips=chips, examples=examples, buttons=buttons,
     )  # fmt: skip
 

@@ -10,15 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Any
 
 from polestar.analysis.projection import layer_points
 
+from . import debug
+from .desk import Desk
+from .fetching import Fetcher
+from .files import Shelf
+from .forks import show_trace
 from .line import Line
 from .points import Projector
 from .runs import Request, Run
-from .samples import sample_path
-from .stream import Channel, replay, status
+from .stream import Channel, status
 
 log = logging.getLogger("polestar.ui")
 TICK = 0.05
@@ -32,6 +37,8 @@ class Tab:
         self.run: Run | None = None
         self.pump: object | None = None  # who sends at present; a new run takes over
         self.ticket: Any = None
+        self.desk = Desk(self.channel)
+        self.next: Run | None = None  # a run that a command made; the tab's stream begins it
         self.traces: dict[str, Any] = {}  # of an opened trace; those of a run are the run's
         self.waiting: set[object] = set()  # answers that are still being computed
 
@@ -55,16 +62,17 @@ class Server:
         self.line = Line()
         self.tabs: dict[str, Tab] = {}
         self.projector = Projector()
+        self.shelf = Shelf()
+        self.fetcher = Fetcher()
+        self.tables: Any = None  # methods and models, as the page has them
         self.commands: dict[str, Callable[[Tab, dict[str, Any]], Any]] = {
             "stop": lambda tab, _: tab.stop(),
             "pause": lambda tab, _: tab.run and tab.run.pause(),
             "continue": lambda tab, _: tab.run and tab.run.resume(),
-            "step": lambda tab, _: tab.run and tab.run.step(),
             "set": lambda tab, c: self.set(tab, str(c.get("name", "")), c.get("value")),
             "resend": lambda tab, c: tab.channel.behind(str(c.get("run", "")), int(c.get("from", 0))),
             "points": self.points,
-            "hello": lambda tab, _: self.show(tab, self.trace) if self.trace else None,
-            "open": lambda tab, c: self.show(tab, sample_path(str(c.get("name", "")))),
+            **debug.commands(self),
         }
 
     def tab(self, session: str) -> Tab:
@@ -76,6 +84,7 @@ class Server:
         tab = self.tabs.pop(session, None)
         if tab is not None:
             tab.stop()
+            self.shelf.forget(tab)
 
     def set(self, tab: Tab, name: str, value: Any) -> str:
         """Change a parameter of the run that goes on; returns a sentence when it cannot be, else ""."""
@@ -91,10 +100,7 @@ class Server:
         """Replay a trace file in a tab. Raises TraceError, and changes nothing, when it is no trace."""
         from polestar.trace.file import load
 
-        trace = load(path)
-        tab.stop()
-        tab.run, tab.traces, tab.waiting = None, {"A": trace}, set()
-        tab.channel.begin(*replay(trace))
+        show_trace(tab, load(path))
 
     def points(self, tab: Tab, command: dict[str, Any]) -> None:
         """Answer with a lane's points in UMAP's plane; of a lane that is still decoding, when it has ended."""
@@ -108,7 +114,7 @@ class Server:
 
         def answer(found: list[dict[str, Any]] | None, problem: str) -> None:
             if found is None:
-                tab.channel.put(status(self._state(tab), problem), run=shown)
+                tab.channel.put(status(tab.channel.state, problem), run=shown)
             else:
                 tab.channel.put({"type": "points", "lane": lane, "layer": layer, "method": "umap", "frames": found}, run=shown)
             waiting.discard(mine)
@@ -123,24 +129,20 @@ class Server:
         else:
             answer([], "")
 
-    def command(self, session: str, command: Any) -> None:
-        """Act on what the page sent; what is not understood is logged and changes nothing."""
+    def command(self, session: str, command: Any) -> dict[str, Any] | None:
+        """Act on what the page sent; what is not understood is logged and changes nothing. Returns settings for the controls, or None."""
         tab = self.tab(session)
         name = command.get("cmd") if isinstance(command, dict) else None
         act = self.commands.get(name)
         if act is None:
             log.warning("the page sent a command that is not known: %.80r", command)
-            return
+            return None
         try:
-            act(tab, command)
+            answer = act(tab, command)
         except (ValueError, TypeError, LookupError) as error:
-            tab.channel.put(status(self._state(tab), str(error)))
-
-    @staticmethod
-    def _state(tab: Tab) -> str:
-        if tab.run is None:
-            return "empty"
-        return ("paused" if tab.run.paused else "running") if tab.run.alive else "stopped"
+            tab.channel.put(status(tab.channel.state, str(error)))
+            return None
+        return answer if isinstance(answer, dict) else None
 
     # ---- streams ------------------------------------------------------------------------------------------------------------
 
@@ -148,10 +150,17 @@ class Server:
         """Decode, and stream it. The tab's earlier run is ended first."""
         tab = self.tab(session)
         tab.stop()
+        tab.desk.show({})
+        tab.channel.begin(*tab.desk.said(), status("queued", "waiting for the model"))
+        tab.traces, tab.waiting, tab.next = {}, set(), None
+        async with aclosing(self._decode(tab, Run(tab.channel, self.engine, request, tab.desk))) as values:
+            async for value in values:
+                yield value
+
+    async def _decode(self, tab: Tab, run: Run) -> AsyncIterator[str]:
+        """Wait in line, decode, stream."""
         me = tab.pump = object()
-        tab.channel.begin(status("queued", "waiting for the model"))
-        tab.traces, tab.waiting = {}, set()
-        run = tab.run = Run(tab.channel, self.engine, request)
+        tab.run = run
         ticket = tab.ticket = self.line.enter()
         try:
             place = None
@@ -181,7 +190,12 @@ class Server:
     async def drain(self, session: str) -> AsyncIterator[str]:
         """Send what is waiting for a tab that has no run to send it."""
         tab = self.tab(session)
-        if tab.pump is None:
+        if tab.next is not None:
+            run, tab.next = tab.next, None
+            async with aclosing(self._decode(tab, run)) as values:
+                async for value in values:
+                    yield value
+        elif tab.pump is None:
             me = tab.pump = object()
             try:
                 while tab.pump is me and (tab.waiting or not tab.channel.idle):

@@ -26,6 +26,7 @@ class Channel:
 
     def __init__(self) -> None:
         self.run = ""
+        self.state = "empty"  # of the last status
         self._lock = threading.Lock()
         self._pending: list[Any] = []
         self._sent: list[str] = []
@@ -38,6 +39,8 @@ class Channel:
             self._pending = [{"type": "reset"}, *events]
             self._sent = []
             self._repeat = None
+            self.state = "empty"
+            self._note(events)
             return self.run
 
     def put(self, *events: dict[str, Any] | None, run: str | None = None) -> None:
@@ -45,6 +48,12 @@ class Channel:
         with self._lock:
             if run is None or run == self.run:
                 self._pending.extend(e for e in events if e is not None)
+                self._note(events)
+
+    def _note(self, events: Iterable[dict[str, Any] | None]) -> None:
+        for e in events:
+            if e is not None and e["type"] == "status":
+                self.state = e["state"]
 
     def put_step(self, lane: str, step: Any, header: Any, vocab: Any, *, run: str) -> None:
         """Queue one step of a lane; `vocab` (a VocabSender) adds what the tab cannot name yet."""

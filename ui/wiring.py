@@ -7,11 +7,13 @@ only output of a decode.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import gradio as gr
 
+from . import fetching, settings
 from .controls import hold_k
 from .layout import DETAILS, ORDERS, PACES, Parts
 from .runs import Request
@@ -29,6 +31,8 @@ def wire(page: gr.Blocks, tables: Tables, parts: Parts, server: Server) -> None:
     _runs(tables, parts, server)
     _live(parts, server)
     _choices(tables, parts)
+    server.tables = tables
+    fetching.wire(page, parts.model, parts.fetch, server.fetcher)
 
     def leave(http: gr.Request) -> None:
         server.leave(http.session_hash)
@@ -41,14 +45,14 @@ def wire(page: gr.Blocks, tables: Tables, parts: Parts, server: Server) -> None:
 
 def _runs(tables: Tables, parts: Parts, server: Server) -> None:
     """Run, the commands of the page, and the buttons that are commands too."""
-    first = [parts.prompt, parts.model, parts.method_a, parts.compare, parts.method_b, parts.preset, parts.pace, parts.order, parts.detail]
+    first = [parts.prompt, parts.talk, parts.model, parts.method_a, parts.compare, parts.method_b, parts.preset, parts.pace, parts.order, parts.detail]
 
-    async def run(http: gr.Request, prompt, model, a, both, b, preset, pace, order, detail, *given) -> AsyncIterator[str]:
+    async def run(http: gr.Request, prompt, talk, model, a, both, b, preset, pace, order, detail, *given) -> AsyncIterator[str]:
         values = parts.params.values(given)
         lanes = {"A": (a, preset, _only(tables, values, a))}
         if both:
             lanes["B"] = (b, preset if preset in tables.methods[b].presets else "paper", _only(tables, values, b))
-        how = {"interleave": ORDERS[order], "pace": PACES[pace], "level": DETAILS[detail]}
+        how = {"interleave": ORDERS[order], "pace": PACES[pace], "level": DETAILS[detail], "talk": bool(talk)}
         request = Request(model=model or "", prompt=prompt or "", lanes=lanes, **how)
         async for value in server.run(http.session_hash, request):
             yield value
@@ -57,8 +61,17 @@ def _runs(tables: Tables, parts: Parts, server: Server) -> None:
         async for value in server.drain(http.session_hash):
             yield value
 
-    def command(event: gr.EventData, http: gr.Request) -> None:
-        server.command(http.session_hash, event._data)
+    wish = gr.State()  # settings on their way to the controls
+
+    def command(event: gr.EventData, http: gr.Request):
+        values = server.command(http.session_hash, event._data)
+        return gr.skip() if values is None else {"values": values, "n": time.monotonic_ns()}  # n: the same settings twice are two wishes
+
+    def fill(wanted: dict[str, Any] | None):
+        updates, said = settings.fill(tables, parts, (wanted or {}).get("values", {}))
+        if said:
+            gr.Warning("; ".join(said[:3]), duration=8)
+        return updates
 
     def press(name: str):
         def act(http: gr.Request) -> None:
@@ -68,7 +81,9 @@ def _runs(tables: Tables, parts: Parts, server: Server) -> None:
 
     inputs = [*first, *parts.params.components]
     gr.on([parts.buttons["run"].click, parts.prompt.submit], run, inputs, parts.bus, **STREAM)
-    parts.bus.command(command, None, None, **QUICK).then(drain, None, parts.bus, **STREAM)
+    wish.change(fill, wish, settings.outputs(parts), **LIVE)
+    parts.buttons["copy"].click(None, settings.outputs(parts), None, js=settings.COPY % json.dumps(settings.names(parts)))
+    parts.bus.command(command, None, wish, **QUICK).then(drain, None, parts.bus, **STREAM)
     for name in ("pause", "continue", "step", "stop"):
         parts.buttons[name].click(press(name), None, None, **QUICK)
 
