@@ -103,7 +103,7 @@ export function mount(root, store, {tip}) {
         const inside = c.pos >= step.s && c.pos < step.e;
         if (!inside && fold) { outside++; continue; }
         const y = TOP + (fold ? c.pos - step.s : c.pos - log.P) * rh;
-        mark(ctx, t, c.r, ax.x(step.i), y, ax.cw - gapX, rh - gapY);
+        mark(ctx, t, c.r, ax.x(step.i), y, ax.cw - gapX, rh - gapY, !valuesOf(step, log)[0]);
       }
       if (outside) { ctx.fillStyle = t.suf; ctx.beginPath(); const x = ax.x(step.i) + (ax.cw - gapX) / 2; ctx.moveTo(x - 3, TOP + h + 1); ctx.lineTo(x + 3, TOP + h + 1); ctx.lineTo(x, TOP + h + 5); ctx.fill(); }
       if (step.refresh) { ctx.fillStyle = t.acc; ctx.fillRect(ax.x(step.i), TOP - 3, ax.cw - gapX, 2); }
@@ -136,7 +136,14 @@ export function mount(root, store, {tip}) {
     }
   }
 
-  function mark(ctx, t, r, x, y, w, h) {
+  function mark(ctx, t, r, x, y, w, h, bare) {
+    if (bare) { // nothing to see below it: a quiet bar in the reason's colour, since such a pass may commit a whole block
+      ctx.globalAlpha = 0.55;
+      ctx.fillStyle = t.reason[r];
+      ctx.fillRect(x + w * 0.25, y + h * 0.2, Math.max(1, w * 0.5), Math.max(1, h * 0.6));
+      ctx.globalAlpha = 1;
+      return;
+    }
     if (w >= 5 && h >= 3.2) {
       ctx.strokeStyle = t.name === 'dark' ? 'rgba(255,255,255,.88)' : 'rgba(8,14,28,.85)';
       ctx.lineWidth = 1;

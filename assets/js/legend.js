@@ -52,7 +52,9 @@ export function mount(root, store, {app}) {
     where.hidden = !two;
     marks[marks.length - 1].hidden = !two;
     where.disabled = !d?.first;
-    say(where, d?.first ? `first divergence: position ${d.first.pos}, pass ${d.first.pass}` : two ? 'no divergence so far' : '');
+    say(where, d?.first ? `diverges at ${d.first.pos}, pass ${d.first.pass}` : two ? 'no divergence so far' : '');
+    const full = d?.first ? `first divergence: position ${d.first.pos}, pass ${d.first.pass}` : where.textContent;
+    if (where.getAttribute('aria-label') !== full) where.setAttribute('aria-label', full);
   }
   const unwatch = store.watch(['data'], draw);
   return {draw, toggleHelp() { if (help.open) help.close(); else help.showModal(); }, get helpOpen() { return help.open; },

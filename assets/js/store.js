@@ -25,6 +25,7 @@ export class Store {
     this.playing = false;
     this.frame = 0;
     // What belongs to the tab rather than to one run: the server sends the whole list whenever it changes.
+    this.lesson = false; // one is being followed: its text stays in sight
     this.breakpoints = [];
     this.branches = [];
     this.lessons = [];
@@ -37,6 +38,7 @@ export class Store {
   clear() {
     this.lanes = {A: null, B: null};
     this.whatif = null;
+    this.wantWhatif = null; // values a lesson asks for
     this.notes = {A: [], B: []};
     this.vocab = new Map();
     this.points = new Map();

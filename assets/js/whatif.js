@@ -46,6 +46,7 @@ export function mount(root, store) {
     const open = shown(store, 'whatif');
     const log = store.lanes[store.focus];
     if (!open || !log) { if (store.whatif) { store.whatif = null; store.touch('view'); } key = ''; return; }
+    if (store.wantWhatif) { for (const [name] of SLIDERS) values[name] = store.wantWhatif[name] ?? null; store.wantWhatif = null; }
     const k = `${store.run}/${store.focus}/${log.n}/${store.rev.lists}`;
     if (k === key) return;
     key = k;
