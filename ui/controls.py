@@ -50,23 +50,23 @@ def help_of(param: Param) -> str:
     return f"{param.help} Default: {shown(param.default)}.{when}"
 
 
-def make_control(param: Param, visible: bool = True) -> gr.components.Component:
-    """The native control of a parameter."""
+def make_control(param: Param, visible: bool, value: Any) -> gr.components.Component:
+    """The native control of a parameter, at `value`."""
     common = {"label": SHORT.get(param.name, param.symbol), "info": help_of(param), "visible": visible, "elem_classes": ["ps-param"],
               "elem_id": f"ps-{param.name}", "interactive": True}  # fmt: skip
     if param.kind is bool:
-        return gr.Checkbox(value=param.default, **{**common, "elem_classes": ["ps-switch"]})
+        return gr.Checkbox(value=value, **{**common, "elem_classes": ["ps-switch"]})
     if param.choices:
-        return gr.Dropdown(value=param.default, choices=list(param.choices), **{**common, "elem_classes": ["ps-choice"]}, filterable=False)
+        return gr.Dropdown(value=value, choices=list(param.choices), **{**common, "elem_classes": ["ps-choice"]}, filterable=False)
     if param.kind is str:
-        return gr.Textbox(value=param.default, **{**common, "elem_classes": ["ps-choice"]})
+        return gr.Textbox(value=value, **{**common, "elem_classes": ["ps-choice"]})
     low, high = RANGES.get(param.name, (param.minimum, param.maximum))
     if low is None or high is None or high - low > 4096 or math.isinf(high):
-        value = None if isinstance(param.default, float) and math.isinf(param.default) else param.default
+        value = None if isinstance(value, float) and math.isinf(value) else value
         return gr.Number(value=value, minimum=param.minimum, maximum=param.maximum, precision=0 if param.kind is int else None,
                          **{**common, "elem_classes": ["ps-number"]})  # fmt: skip
     step = STEPS.get(param.name, param.step or (1 if param.kind is int else 0.01))
-    return gr.Slider(value=param.default, minimum=low, maximum=high, step=step, **common)
+    return gr.Slider(value=value, minimum=low, maximum=high, step=step, **common)
 
 
 def marks_css(params: dict[str, Param]) -> str:
@@ -82,7 +82,9 @@ def marks_css(params: dict[str, Param]) -> str:
 class Controls:
     """All parameter controls of the page. Make it inside a `gr.Blocks`."""
 
-    def __init__(self, tables: Tables, methods: tuple[str, ...]):
+    def __init__(self, tables: Tables, methods: tuple[str, ...], start: dict[str, Any]):
+        """`methods`: those of the lanes at first. `start`: values to begin with that are not the defaults."""
+        self.start = start
         self.tables = tables
         self.params = tables.params()
         self.of: dict[str, gr.components.Component] = {}
@@ -96,16 +98,16 @@ class Controls:
                 gr.HTML(html_template=f"<h2>{group}</h2>", elem_classes=["ps-head"], apply_default_css=False)
                 for p in mine:
                     if p.kind is not bool:
-                        self.of[p.name] = make_control(p, p.name in visible)
+                        self.of[p.name] = make_control(p, p.name in visible, self.start.get(p.name, p.default))
                 switches = [p for p in mine if p.kind is bool]
                 if switches:
                     with gr.Row(elem_classes=["ps-switches"]):
                         for p in switches:
-                            self.of[p.name] = make_control(p, p.name in visible)
+                            self.of[p.name] = make_control(p, p.name in visible, self.start.get(p.name, p.default))
         with gr.Accordion("More parameters", open=False, elem_id="ps-more"):
             for p in self.params.values():
                 if p.expert:
-                    self.of[p.name] = make_control(p, p.name in visible)
+                    self.of[p.name] = make_control(p, p.name in visible, self.start.get(p.name, p.default))
 
     @property
     def names(self) -> list[str]:

@@ -14,6 +14,7 @@ from polestar.trace.check import check_notes
 from polestar.trace.wire import plain
 
 from . import exports, forks
+from .examples import examples_of
 from .lessons import lessons
 from .runs import Request, Run
 from .samples import sample_path
@@ -114,9 +115,10 @@ def settings(command: dict[str, Any]) -> dict[str, Any]:
 def run(server: Any, tab: Any, command: dict[str, Any]) -> dict[str, Any]:
     """A run that a lesson asks for: its settings go to the controls too."""
     prompt, changes = command.get("prompt"), command.get("changes") or {}
+    prompt = examples_of(MODEL)[0][1] if prompt is None else prompt
     a, b = command.get("method") or "polestar", command.get("method_b") or None
     if not isinstance(prompt, str) or not isinstance(changes, dict):
-        raise ValueError("this lesson's run has no prompt, or changes that are no table; write them in its file")
+        raise ValueError("this lesson's run has a prompt that is no text, or changes that are no table; correct its file")
     lanes = {}
     for lane, method in (("A", a), ("B", b)):
         if method:

@@ -18,6 +18,11 @@ GENERAL = (
 )
 
 
+def start_values(model: str) -> dict[str, int]:
+    """Where the page starts other than at the paper's defaults: the bundled model's answers are short."""
+    return {"gen_length": 128} if model == "demo" else {}
+
+
 def examples_of(model: str) -> list[tuple[str, str]]:
     """(name, prompt) pairs for a model, given by name or folder."""
     path = DEMO if model == "demo" else Path(model) / "examples.json"

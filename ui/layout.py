@@ -12,13 +12,13 @@ import gradio as gr
 
 from .bus import make_bus
 from .controls import Controls
-from .examples import examples_of
+from .examples import examples_of, start_values
 from .fetching import Fetch, make_fetch
 from .tables import Tables
 
 PACES = {"full speed": 0.0, "20 passes/s": 20.0, "10 passes/s": 10.0, "5 passes/s": 5.0, "2 passes/s": 2.0, "1 pass/s": 1.0}
 ORDERS = {"A, then B": False, "A and B in turn": True}
-DETAILS = {"everything": "full", "less": "steps", "observe": "observe"}
+DETAILS = {"everything": "full", "less": "steps", "everything, observed": "observe"}
 LANE_A, LANE_B = "polestar", "fast-dllm-dual"
 
 
@@ -60,7 +60,7 @@ def lay_out(tables: Tables, model: str, models: list[str]) -> Parts:
         pace = _bar("Pace", list(PACES), "ps-pace", "How fast passes follow each other. Default: full speed; slower is for teaching.")
         order = _bar("Order", list(ORDERS), "ps-order", "A, then B: each lane is timed alone. In turn: for watching; times mean little.")
         detail = _bar("Log", list(DETAILS), "ps-detail",
-                      "How much of each pass is kept. Default: everything. observe: a full pass beside each one; its speed means nothing.")  # fmt: skip
+                      "How much of each pass is kept. Default: everything. observed: a full pass beside each one; its speed means nothing.")  # fmt: skip
         buttons["theme"] = gr.Button("◐", elem_id="ps-theme")
     fetch = make_fetch()
     with gr.Row(elem_id="ps-body"):
@@ -71,7 +71,7 @@ def lay_out(tables: Tables, model: str, models: list[str]) -> Parts:
                                info="The prompt follows what was asked and lane A's answers; off begins anew. Default: off.")  # fmt: skip
             chips, examples = _examples(model, models)
             method_a, compare, method_b, preset = _methods(tables)
-            params = Controls(tables, (method_a.value, method_b.value))
+            params = Controls(tables, (method_a.value, method_b.value), start_values(model))
             with gr.Row(elem_id="ps-settings"):
                 buttons["reset"] = gr.Button("↺ reset to paper", elem_id="ps-reset", size="sm")
                 buttons["copy"] = gr.Button("⧉ copy settings", elem_id="ps-copy", size="sm")

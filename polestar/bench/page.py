@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import socket
 import statistics
@@ -141,6 +142,9 @@ def main(argv: list[str] | None = None) -> int:
     if args.json:
         print(json.dumps(result))
     else:
+        busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+        if busy > 1.5 * (os.cpu_count() or 1):
+            print(f"the machine is busy (load {busy:.1f} on {os.cpu_count()} cores), so these times say little; repeat when it is quiet", file=sys.stderr)
         print(
             f"{result['passes']} passes: {statistics.median(result['without']):.3f} s without the page, {statistics.median(result['with']):.3f} s with it; "
             f"ratio {result['ratio']:.3f} (limit {LIMIT}); {result['updates_per_second']:.1f} updates a second"

@@ -15,12 +15,14 @@ def settle(seconds: float = 0.3) -> None:
 
 def one_lane(t) -> None:
     t.page.uncheck("#ps-compare input")
+    t.number("gen_length", 256)
 
 
 def test_256_flooded_passes_arrive_complete_and_in_order(serve, tab):
     t = tab(serve("--pass-seconds", "0").url)
     t.js("""() => { window.seqs = []; const app = window.polestar.app, old = app.receive;
         app.receive = (m) => { window.seqs.push(JSON.parse(m).seq); old(m); }; }""")
+    t.number("gen_length", 256)
     t.run()
     assert t.wait_state("done") == "done"
     for lane in "AB":
