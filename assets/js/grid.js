@@ -10,6 +10,7 @@ import {el, MONO, setFont, sharp, underline} from './dom.js';
 import {cellLines} from './describe.js';
 import {cellTexts} from './tokens.js';
 import {onDrag} from './drag.js';
+import {drawOverlay, overlayOf} from './overlay.js';
 import {readableGrid} from './gridtext.js';
 
 const GUTTER = 30;
@@ -291,6 +292,7 @@ export function mount(root, store, {lane, tip}) {
       ctx.setLineDash([]);
     }
     if (step) { ctx.strokeStyle = t.acc; ctx.lineWidth = 1.5; outline(ctx, step.s, step.e); }
+    if (step && (store.view.tab === 'method' || store.view.overlay)) drawOverlay(ctx, t, overlayOf(lg, p), place, {cw: L.cw, ch: L.ch, outline});
     const ring = (pos, color, width) => {
       const at = place(pos);
       if (!at) return;

@@ -12,6 +12,7 @@ import * as forks from './forks.js';
 import {makeTabs} from './tabs.js';
 import * as exporting from './exporting.js';
 import * as lessons from './lessons.js';
+import * as method from './method.js';
 import * as notes from './notes.js';
 import * as observe from './observe.js';
 import * as timing from './timing.js';
@@ -27,12 +28,13 @@ export function mountSide(root, store, {tip, app}) {
   const notes_ = box('notes', 'Notes');
   const export_ = box('export', 'Export');
   const lessons_ = box('lessons', 'Lessons');
+  const method_ = box('method', 'Method');
   const timing_ = box('timing', 'Timing');
   const observe_ = box('observe', 'Observe');
   const forks_ = box('forks', 'Forks');
   const panels = [why.mount(why_, store), compare.mount(compare_, store), breakpoints.mount(breakpoints_, store), forks.mount(forks_, store), whatif.mount(whatif_, store),
     timing.mount(timing_, store, {tip}), observe.mount(observe_, store, {tip}),
-    notes.mount(notes_, store), exporting.mount(export_, store, {app}), lessons.mount(lessons_, store, {app})];
+    notes.mount(notes_, store), exporting.mount(export_, store, {app}), lessons.mount(lessons_, store, {app}), method.mount(method_, store)];
   const tabs = makeTabs(root, store, [
     {name: 'why', label: 'Why', title: 'What happened to the selected token', box: why_},
     {name: 'compare', label: 'Compare', title: 'Lane A against lane B', box: compare_,
@@ -41,6 +43,7 @@ export function mountSide(root, store, {tip, app}) {
     {name: 'breaks', label: 'Breakpoints', title: 'Pause at events, step to events', box: breakpoints_, live: true},
     {name: 'forks', label: 'Forks', title: 'Run on differently from any pass', box: forks_, live: true},
     {name: 'timing', label: 'Timing', title: 'Where the time of each pass went; memory', box: timing_},
+    {name: 'method', label: 'Method', title: 'What the method itself logged in this pass', box: method_},
     {name: 'notes', label: 'Notes', title: 'Notes pinned to a moment', box: notes_},
     {name: 'export', label: 'Export', title: 'Pictures, tables, files, links; open a trace', box: export_},
     {name: 'lessons', label: 'Lessons', title: 'Six short guided lessons', box: lessons_, live: true, also: () => store.lesson},

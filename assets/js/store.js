@@ -17,7 +17,7 @@ export class Store {
   constructor(send) {
     this.opened = null; // the recording that was asked for last, for links
     this.send = (command) => { if (command.cmd === 'open') this.opened = command.name; send(command); };
-    this.view = {focus: 'A', align: 'pass', layer: null, proj: 'pca', log: true, metric: 'drift', fold: true, speed: 8, kind: 'block', tab: 'why'};
+    this.view = {focus: 'A', align: 'pass', layer: null, proj: 'pca', log: true, metric: 'drift', fold: true, speed: 8, kind: 'block', tab: 'why', overlay: false};
     this.rev = {data: 0, cursor: 0, sel: 0, hover: 0, view: 0, size: 0, theme: 0, status: 0, lists: 0, notes: 0};
     this.status = {state: 'empty', text: '', place: null};
     this.listeners = new Set();

@@ -139,10 +139,22 @@ export function mount(root, store) {
       [`mean of last ${params.h ?? 'h'}`, at && at.drift !== null && at.delta !== null ? short(at.drift - at.delta) : 'n/a'],
       ['Δ', at && at.delta !== null ? short(at.delta) : 'n/a'],
       ['gate', at && at.gate !== null ? short(at.gate) : 'n/a'],
+      ...ofMethod(at, commit, log),
       ...stale(log, p, pos),
     ]);
     drawCandidates(log, n, commit, pos);
     drawClusters(log, p, pos);
+  }
+
+  /** Numbers of the method's own rule: KL, entropy at the commit. */
+  function ofMethod(at, commit, log) {
+    const out = [];
+    const kl = at?.step.extra.klass?.kl?.[at.j];
+    if (at?.step.extra.klass) out.push(['KL, nats', Number.isFinite(kl) ? short(kl) : 'n/a']);
+    const made = commit && log.steps[commit.at];
+    const entropy = made?.extra.entropies?.[made.commits.findIndex((c) => c.pos === commit.pos)];
+    if (Number.isFinite(entropy)) out.push(['entropy at commit', short(entropy)]);
+    return out;
   }
 
   function stale(log, p, pos) {
