@@ -61,14 +61,14 @@ def _runs(tables: Tables, parts: Parts, server: Server) -> None:
         async for value in server.drain(http.session_hash):
             yield value
 
-    wish = gr.State()  # settings on their way to the controls
+    wish = gr.Textbox(visible="hidden", elem_id="ps-wish")  # settings on their way to the controls (a gr.State tells of changes through the queue alone)
 
     def command(event: gr.EventData, http: gr.Request):
         values = server.command(http.session_hash, event._data)
-        return gr.skip() if values is None else {"values": values, "n": time.monotonic_ns()}  # n: the same settings twice are two wishes
+        return gr.skip() if values is None else json.dumps([time.monotonic_ns(), values])  # the same settings twice are two wishes
 
-    def fill(wanted: dict[str, Any] | None):
-        updates, said = settings.fill(tables, parts, (wanted or {}).get("values", {}))
+    def fill(wanted: str):
+        updates, said = settings.fill(tables, parts, json.loads(wanted)[1])
         if said:
             gr.Warning("; ".join(said[:3]), duration=8)
         return updates
