@@ -58,11 +58,10 @@ def make_control(param: Param, visible: bool, value: Any) -> gr.components.Compo
         return gr.Checkbox(value=value, **{**common, "elem_classes": ["ps-switch"]})
     if param.choices:
         return gr.Dropdown(value=value, choices=list(param.choices), **{**common, "elem_classes": ["ps-choice"]}, filterable=False)
-    if param.kind is str:
-        return gr.Textbox(value=value, **{**common, "elem_classes": ["ps-choice"]})
+    if param.kind is str or math.isinf(param.default):  # a number box has no infinity; text "inf" is understood
+        return gr.Textbox(value=_written(value), **{**common, "elem_classes": ["ps-number"]})
     low, high = RANGES.get(param.name, (param.minimum, param.maximum))
     if low is None or high is None or high - low > 4096 or math.isinf(high):
-        value = None if isinstance(value, float) and math.isinf(value) else value
         return gr.Number(value=value, minimum=param.minimum, maximum=param.maximum, precision=0 if param.kind is int else None,
                          **{**common, "elem_classes": ["ps-number"]})  # fmt: skip
     step = STEPS.get(param.name, param.step or (1 if param.kind is int else 0.01))
@@ -135,9 +134,7 @@ class Controls:
             values = paper_values(self.tables, method_b) | values
         out = []
         for name, param in self.params.items():
-            value = values.get(name, param.default)
-            if isinstance(value, float) and math.isinf(value):
-                value = None
+            value = _written(values.get(name, param.default))
             if name == "k":
                 out.append(gr.update(value=value, visible=name in used, maximum=_k_limit(values.get("K", 8))))
             else:
@@ -149,6 +146,11 @@ class Controls:
         """Updates that show what the lanes use and leave the values alone."""
         used = names_of(self.tables, [method_a, *([method_b] if method_b else [])])
         return [gr.update(visible=name in used) for name in self.names]
+
+
+def _written(value: Any) -> Any:
+    """Infinity as text, everything else as it is."""
+    return "inf" if isinstance(value, float) and math.isinf(value) else value
 
 
 def _k_limit(clusters: Any) -> int:

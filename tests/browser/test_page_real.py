@@ -159,3 +159,17 @@ def test_umap_of_the_window_comes_when_it_is_ready(app, tab):
     frames, steps = t.js("""() => [window.polestar.app.store.points.get('A/1/umap').map((f) => [f.i, f.xy.length]),
         window.polestar.app.store.lanes.A.steps.map((s, i) => s.pts ? i : -1).filter((i) => i >= 0)]""")
     assert [i for i, _ in frames] == steps and all(size > 100 for _, size in frames)
+
+
+def test_parameters_under_more_keep_their_defaults_when_opened(app, tab):
+    t = tab(app.url)
+    t.page.uncheck("#ps-compare input")
+    t.number("gen_length", 16)
+    t.page.click("#ps-more button")
+    t.wait("() => document.querySelector('#ps-drift_max_delta textarea, #ps-drift_max_delta input')?.value === 'inf'")
+    t.run("Describe Sam the bear.")
+    t.wait_state("done")
+    from polestar.config import DecodeConfig
+
+    config = t.js("window.polestar.app.store.lanes.A.header.config")
+    assert config == {**DecodeConfig.make(method="polestar").as_dict(), "gen_length": 16}
