@@ -190,7 +190,8 @@ def test_why_tells_the_life_of_a_token_and_breaks_or_forks_from_it(tab):
     why.get_by_label("Token to put here").fill(" Paris")
     why.get_by_role("button", name="put").click()
     forks = tab.get_by_role("tabpanel", name="Forks", exact=True)
-    assert forks.is_visible() and f"from pass {at} of lane A" in forks.inner_text()
+    forks.wait_for()
+    assert f"from pass {at} of lane A" in forks.inner_text()
     select(tab, 100)
     forks.get_by_role("button", name="re-mask").click()
     forks.get_by_label("Parameter to change").select_option("alpha")
@@ -290,7 +291,7 @@ def test_what_if_says_when_the_rule_cannot_be_judged(tab):
     header = {**events_of(messages, "header")[0]["header"], "method": "klass", "title": "KLASS"}
     header["config"] = {k: v for k, v in header["config"].items() if k != "tau_s"}
     push(tab, {"type": "header", "lane": "A", "header": header}, {"type": "steps", "lane": "A", "steps": steps_of(messages)})
-    assert "KLASS does not commit by a threshold" in open_panel(tab, "What if").inner_text()
+    assert "KLASS does not commit by one threshold" in open_panel(tab, "What if").inner_text()
 
 
 # ---- timing, memory, observe ------------------------------------------------------------------------------------------------
@@ -753,3 +754,24 @@ def test_each_method_says_what_it_kept_and_why_it_acted(tab):
 
     panel, _ = method_panel(tab, "polestar")
     assert "logs nothing beyond what the other panels show" in panel.inner_text()
+
+
+def test_the_empty_page_offers_a_recording_and_a_lesson(tab):
+    tab.evaluate("""() => { window.page.destroy(); }""")
+    tab.evaluate(
+        """async () => { const {mount} = await import('/assets/js/main.js');
+        window.page = mount(document.getElementById('root'), {send: (x) => window.sent.push(x),
+          samples: ['dawn', 'polestar', 'vanilla'].map((name) => ({name, title: name}))}); }"""
+    )
+    tab.wait_for_function("() => page.store.theme")
+    status = {"type": "status", "state": "empty", "text": "", "place": None}
+    feed(tab, [json.dumps({"v": 1, "run": "r0", "seq": 0, "events": [status, lessons_event(), synth.debug_events()[3]]})])
+    empty = tab.locator(".empty")
+    empty.get_by_role("button", name="Open a recorded run: Polestar").click()
+    assert last(tab) == {"cmd": "open", "name": "polestar"}
+    empty.get_by_label("Another recorded run").select_option("dawn")
+    assert last(tab) == {"cmd": "open", "name": "dawn"}
+    empty.get_by_role("button", name="Start the first lesson").click()
+    assert last(tab) == {"cmd": "open", "name": "vanilla", "lane": None}
+    feed(tab, recording("l1", "vanilla"))
+    assert empty.is_hidden() and "What a diffusion LLM does" in tab.get_by_role("tabpanel", name="Lessons").inner_text()

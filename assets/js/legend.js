@@ -13,9 +13,10 @@ export const KEYS = [
   ['← →', 'one pass back or forward (in the token grid: one cell)'],
   ['↑ ↓', 'in the token grid: one line up or down'],
   ['Home End', 'first pass; last pass, and follow the run'],
-  ['[ ]', 'previous or next event of the chosen kind'],
+  ['[ ]', 'previous or next event of the chosen kind; ] at the end of a paused run goes on to it'],
+  ['Shift ← →', 'in the token grid: grow the selection (with the mouse: drag, Shift or Ctrl and click)'],
   ['Tab', 'from panel to panel; into the token grid'],
-  ['b', 'breakpoint at the selected position'],
+  ['b', 'breakpoint at the selected position (more in the tab Breakpoints)'],
   ['l', 'show the other lane in the drift and cluster panels'],
   ['Esc', 'clear the selection; close this'],
   ['?', 'this help'],
@@ -33,7 +34,7 @@ const MARKS = [
 export function mount(root, store, {app}) {
   const reasons = REASONS.slice(1, 5).map((name) => el('span', {className: `reason r-${name}`, title: `${REASON_LABEL[name]}: ${HELP[name]}`}, el('i'), el('span', {text: name})));
   const marks = MARKS.map(([cls, label, help]) => el('span', {className: 'legend-item', title: help}, el('i', {className: cls}), el('span', {text: label})));
-  const where = el('button', {type: 'button', className: 'link', title: 'Jump to the first divergence', on: {click: () => { const d = store.divergence(); if (d?.first) jump(store, d.first); }}});
+  const where = el('button', {type: 'button', className: 'link', title: 'Jump to the first divergence and see both sides there', on: {click: () => { const d = store.divergence(); if (d?.first) { jump(store, d.first); store.set({tab: 'compare'}); } }}});
   marks.splice(2, 1); // the outline of the block needs no words in the line; the help has them
   root.append(...reasons, ...marks, el('span', {className: 'sp'}), where);
 

@@ -69,6 +69,7 @@ export function mount(root, store, {app}) {
     if (open.trace && store.opened !== open.trace) store.send({cmd: 'open', name: open.trace, lane: null});
     go(-1);
   }
+  store.startLesson = (name = null) => start(name ?? [...store.lessons].map(readLesson).sort((a, b) => a.order - b.order)[0].name);
   function leave() { open = null; light(null); waiting = []; draw(); store.touch('view'); }
 
   function draw() {

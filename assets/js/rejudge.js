@@ -20,7 +20,9 @@ const number = (v) => (v === 'inf' ? Infinity : Number(v));
 export function unsuited(log) {
   const title = log.header.title || log.header.method;
   if (!log.n) return 'No pass has been recorded yet.';
-  if (log.header.config.tau_s === undefined || (log.header.config.rule !== undefined && log.header.config.rule !== 'threshold')) return `${title} does not commit by a threshold τ_s, so there is no rule to judge again here.`;
+  const {config} = log.header;
+  const other = (config.rule ?? 'threshold') !== 'threshold' || (config.apd ?? 'fixed') !== 'fixed' || log.steps.some((q) => q.extra.dawn || q.extra.klass || q.extra.thresholds);
+  if (config.tau_s === undefined || other) return `${title} does not commit by one threshold τ_s alone, so there is no rule to judge again here.`;
   for (const s of log.steps) for (const c of s.commits) if (!JUDGED.has(REASONS[c.r])) return `${title} also commits by its own rule (${c.reason}), which needs more than was recorded.`;
   return null;
 }

@@ -40,10 +40,25 @@ export function makeStatus(store, {samples, send}) {
   const headline = el('h2');
   const para = el('p');
   const bar = el('div', {className: 'bar'}, el('i'));
-  const buttons = el('div', {className: 'buttons'}, ...samples.map((s) => el('button', {type: 'button', className: 'btn primary', text: `Open ${s.title}`, on: {click: () => send({cmd: 'open', name: s.name})}})));
+  const buttons = el('div', {className: 'buttons'});
+  let offered = '';
+  /** A recording to look at (Polestar's where there is one), the others in a list, and the first lesson. */
+  function offer() {
+    const key = JSON.stringify([store.methods, store.lessons.length]);
+    if (key === offered) return;
+    offered = key;
+    const title = (s) => store.methods.find((m) => m.name === s.name)?.title || s.title;
+    const first = samples.find((s) => s.name === 'polestar') || samples[0];
+    const rest = samples.filter((s) => s !== first);
+    const others = el('select', {'aria-label': 'Another recorded run', on: {change: () => { if (others.value) send({cmd: 'open', name: others.value}); others.value = ''; }}},
+      el('option', {value: '', text: 'another recording…'}), ...rest.map((s) => el('option', {value: s.name, text: title(s)})));
+    buttons.replaceChildren(...(first ? [el('button', {type: 'button', className: 'btn primary', text: samples.length > 1 ? `Open a recorded run: ${title(first)}` : `Open ${first.title}`, on: {click: () => send({cmd: 'open', name: first.name})}})] : []),
+      ...(rest.length ? [others] : []), ...(store.lessons.length ? [el('button', {type: 'button', className: 'btn', text: 'Start the first lesson', on: {click: () => { store.set({tab: 'lessons'}); store.startLesson?.(); }}})] : []));
+  }
   const empty = el('div', {className: 'empty'}, el('div', {className: 'empty-card'}, el('div', {className: 'star', text: '✦', 'aria-hidden': 'true'}), headline, para, bar, buttons));
 
   function draw() {
+    offer();
     const [style, short, long] = words(store);
     const {state, text, place} = store.status;
     if (chip.dataset.state !== style) chip.dataset.state = style;
@@ -68,5 +83,5 @@ export function makeStatus(store, {samples, send}) {
       say(para, text || `Write a prompt at the left and press Run${samples.length ? ', or look at a recorded run first' : ''}.`);
     }
   }
-  return {chip, line, banner, empty, watch: () => store.watch(['data', 'cursor', 'view', 'status'], draw)};
+  return {chip, line, banner, empty, watch: () => store.watch(['data', 'cursor', 'view', 'status', 'lists'], draw)};
 }

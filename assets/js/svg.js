@@ -71,6 +71,10 @@ export function viewAsSvg(app) {
       const w = parseFloat(style[`border${side}Width`]);
       if (!w || style[`border${side}Style`] === 'none' || clear(style[`border${side}Color`]) || (radius && side !== 'Bottom')) continue;
       if (radius && parseFloat(style.borderTopWidth)) { out.push(`<rect x="${n(r.left - frame.left + w / 2)}" y="${n(r.top - frame.top + w / 2)}" width="${n(Math.max(0, r.width - w))}" height="${n(Math.max(0, r.height - w))}" rx="${n(radius)}" fill="none" stroke="${style.borderBottomColor}" stroke-width="${w}"/>`); continue; }
+      if (style[`border${side}Style`] === 'double' && side === 'Bottom') { // two thin lines
+        for (const y of [w / 6, w - w / 6]) out.push(`<path d="M${n(x1 - frame.left)} ${n(r.bottom - frame.top - y)}H${n(x2 - frame.left)}" stroke="${style.borderBottomColor}" stroke-width="${n(w / 3)}"/>`);
+        continue;
+      }
       const dash = {dashed: `${w * 3} ${w * 2}`, dotted: `${w} ${w}`}[style[`border${side}Style`]];
       const dx = side === 'Left' ? w / 2 : side === 'Right' ? -w / 2 : 0;
       const dy = side === 'Top' ? w / 2 : side === 'Bottom' ? -w / 2 : 0;
