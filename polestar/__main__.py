@@ -17,6 +17,7 @@ COMMANDS = {
     "samples": ("polestar.demo.samples", "make the sample traces of the page with the bundled model"),
     "train-demo": ("polestar.demo.train", "train the bundled model from nothing"),
     "bench engine": ("polestar.bench.engine", "decode time against the time of the model rows alone"),
+    "bench overhead": ("polestar.bench.overhead", "what Polestar adds to each kind of pass, straightforward and fused"),
     "bench page": ("polestar.bench.page", "decode time with the page open against without"),
     "bench kernels": ("polestar.bench.kernels", "kernels: checks, times, and ahead-of-time compilation"),
     "bench gpu": ("polestar.bench.gpu", "kernels, memory and speed on a GPU"),

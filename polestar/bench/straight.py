@@ -5,7 +5,6 @@ Contract: same tokens as `polestar.cache.refresh` up to the rounding of equal su
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -29,9 +28,9 @@ class StraightHook(RefreshHook):
         window, packet, model = self.window, self.packet, call.model
         block = model.layers[layer]
         if packet is not None:
-            labels, change = window.labels[layer, packet.rows], packet.hidden.float() - window.states.read(layer, packet.rows)
+            labels, change = window.labels[layer, packet.pick.rows], packet.hidden.float() - window.states.read(layer, packet.pick)
             window.centroids[layer].index_add_(0, labels, change / window.counts[layer, labels].unsqueeze(-1))
-            window.states.write(layer, packet.rows, packet.hidden)
+            window.states.write(layer, packet.pick, packet.hidden)
             model.write_kv(layer, block.attn_norm(packet.hidden), packet.at, call.kv)
             call.clock.lap("packets")
         x = call.run(layer, x, rows)
@@ -41,9 +40,9 @@ class StraightHook(RefreshHook):
         window.proxy[layer] = now
         call.clock.lap("proxy")
         packet = self._select(layer, scores)
-        old = window.states.read(layer, packet.rows).to(x.dtype)
+        old = window.states.read(layer, packet.pick).to(x.dtype)
         packet.hidden = model.query_layer(layer, old, packet.at, call.kv)
-        self.packet = packet if packet.rows.shape[0] else None
+        self.packet = packet if len(packet.pick) else None
         call.clock.lap("packets")
         return x, rows
 

@@ -2,13 +2,14 @@
 
 Contract: `DeviceRows` and `HostRows` keep byte rows [n, W, c] of n layers and answer alike, so tokens do not depend on the place. Host memory is
 pinned when the model is on a GPU; rows then move on a side stream, ordered by events: the host never waits. On a CPU the same calls run at once.
-Row numbers below 0 are padding of a fixed-size packet: rows taken there hold anything, rows put there go nowhere.
+A `Pick` says which rows: numbers below 0 are padding of a fixed-size packet; rows taken there hold anything, rows put there go nowhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -18,6 +19,26 @@ from torch import Tensor
 from kernels.packet import fetch_rows, store_rows
 
 Parts = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pick:
+    """Window rows that a packet picks, with what every layer needs of them, made once: `safe` has a row of the window in place of padding, `slots`
+    numbers the packet's own rows with -1 for padding (None where nothing is padded)."""
+
+    rows: Int[Tensor, "m"]
+    safe: Int[Tensor, "m"]
+    slots: Int[Tensor, "m"] | None = None
+
+    @classmethod
+    def of(cls, rows: Int[Tensor, "m"], *, padded: bool = False) -> Pick:
+        """`padded`: numbers below 0 may occur."""
+        if not padded:
+            return cls(rows, rows)
+        return cls(rows, rows.clamp(min=0), torch.arange(rows.shape[0], device=rows.device).masked_fill_(rows < 0, -1))
+
+    def __len__(self) -> int:
+        return self.rows.shape[0]
 
 
 class SideStream:
@@ -58,30 +79,28 @@ class DeviceRows:
     pinned_bytes = 0
     host_bytes = 0
 
-    def __init__(self, parts: Parts, *, padded: bool):
+    def __init__(self, parts: Parts):
         self.dtypes = tuple(part.dtype for part in parts)
         self.parts = tuple(part.contiguous().view(torch.uint8) for part in parts)
-        self.padded = padded
 
     def whole(self, layer: int) -> Parts | None:
         """All rows of `layer` where they lie on the device."""
         return tuple(part[layer] for part in self.parts)
 
-    def prefetch(self, layer: int, rows: Int[Tensor, "m"]) -> None:
+    def prefetch(self, layer: int, pick: Pick) -> None:
         """Rows of `layer` will be taken soon."""
 
-    def take(self, layer: int, rows: Int[Tensor, "m"]) -> Parts:
+    def take(self, layer: int, pick: Pick) -> Parts:
         """Rows of `layer` on the device, each part [m, c] in its own dtype."""
-        rows = rows.clamp(min=0) if self.padded else rows
-        return tuple(part[layer].index_select(0, rows).view(dtype) for part, dtype in zip(self.parts, self.dtypes, strict=True))
+        return tuple(part[layer].index_select(0, pick.safe).view(dtype) for part, dtype in zip(self.parts, self.dtypes, strict=True))
 
-    def put(self, layer: int, rows: Int[Tensor, "m"], new: Parts) -> None:
+    def put(self, layer: int, pick: Pick, new: Parts) -> None:
         """Replace rows of `layer`."""
         for part, fresh in zip(self.parts, new, strict=True):
-            if self.padded:
-                store_rows(part[layer], rows, fresh.view(torch.uint8))
+            if pick.slots is not None:
+                store_rows(part[layer], pick.rows, fresh.view(torch.uint8))
             else:
-                part[layer].index_copy_(0, rows, fresh.view(torch.uint8))
+                part[layer].index_copy_(0, pick.rows, fresh.view(torch.uint8))
 
     @property
     def nbytes(self) -> int:
@@ -92,7 +111,7 @@ class DeviceRows:
 class Staged(NamedTuple):
     """Rows on their way to the device, and the point behind which they have arrived."""
 
-    rows: Int[Tensor, "m"]
+    pick: Pick
     parts: Parts
     arrived: torch.cuda.Event | None
 
@@ -113,29 +132,29 @@ class HostRows:
         """Rows in host memory have to be taken."""
         return None
 
-    def prefetch(self, layer: int, rows: Int[Tensor, "m"]) -> None:
+    def prefetch(self, layer: int, pick: Pick) -> None:
         """Start moving rows of `layer`. A later `put` to the layer makes them stale: take them before."""
-        with self.side.after_main(rows):
+        with self.side.after_main(pick.rows):
             parts = tuple(
-                fetch_rows(part[layer], rows, torch.empty(rows.shape[0], part.shape[2], dtype=torch.uint8, device=self.device)) for part in self.parts
+                fetch_rows(part[layer], pick.rows, torch.empty(len(pick), part.shape[2], dtype=torch.uint8, device=self.device)) for part in self.parts
             )
-            self.staged[layer] = Staged(rows, parts, self.side.mark())
+            self.staged[layer] = Staged(pick, parts, self.side.mark())
 
-    def take(self, layer: int, rows: Int[Tensor, "m"]) -> Parts:
+    def take(self, layer: int, pick: Pick) -> Parts:
         """Rows of `layer` on the device: those that were prefetched where they are the same, else fetched now."""
         staged = self.staged.get(layer)
-        if staged is None or staged.rows is not rows:
-            self.prefetch(layer, rows)
+        if staged is None or staged.pick is not pick:
+            self.prefetch(layer, pick)
         staged = self.staged.pop(layer)
         self.side.wait(staged.arrived)
         return tuple(part.view(dtype) for part, dtype in zip(staged.parts, self.dtypes, strict=True))
 
-    def put(self, layer: int, rows: Int[Tensor, "m"], new: Parts) -> None:
+    def put(self, layer: int, pick: Pick, new: Parts) -> None:
         """Replace rows of `layer`; what was prefetched of it is forgotten."""
         self.staged.pop(layer, None)
-        with self.side.after_main(rows, *new):
+        with self.side.after_main(pick.rows, *new):
             for part, fresh in zip(self.parts, new, strict=True):
-                store_rows(part[layer], rows, fresh.view(torch.uint8))
+                store_rows(part[layer], pick.rows, fresh.view(torch.uint8))
 
     @property
     def nbytes(self) -> int:

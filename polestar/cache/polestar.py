@@ -136,7 +136,7 @@ class PolestarCache(CachePolicy):
         packet = self.refresh.packet
         positions = packet.at.index + int(run.model.cfg.shift)
         # On the host, where the commit is decided: rows after the block that are not padding.
-        keep = ((positions.cpu() >= run.block_end) & (packet.rows.cpu() >= 0)).nonzero()[:, 0]
+        keep = ((positions.cpu() >= run.block_end) & (packet.pick.rows.cpu() >= 0)).nonzero()[:, 0]
         if not keep.numel():
             return None
         keep = keep.to(positions.device)

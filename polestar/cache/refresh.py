@@ -66,10 +66,10 @@ class RefreshHook(LayerHook):
         packet = self._select(layer, scores)
         if self.offload:
             with call.clock.aside("offload"):
-                states.prefetch(layer, packet.rows)
+                states.prefetch(layer, packet.pick)
                 if layer + 1 < window.layers:
-                    states.prefetch(layer + 1, packet.rows)
-        old, old_normed = states.read_normed(layer, packet.rows, block.attn_norm)
+                    states.prefetch(layer + 1, packet.pick)
+        old, old_normed = states.read_normed(layer, packet.pick, block.attn_norm)
         call.clock.lap("packets")
         cos, sin = torch.cat((rows.cos, packet.at.cos)), torch.cat((rows.sin, packet.at.sin))
         q = rotate(block.queries(torch.cat((normed[:b], old_normed))), cos, sin)
@@ -78,7 +78,7 @@ class RefreshHook(LayerHook):
         h = h.add_(block.mlp(h))
         call.clock.lap("mlp")
         packet.hidden = h[b:]
-        self.packet, self.joined = (packet, h) if packet.rows.shape[0] else (None, None)
+        self.packet, self.joined = (packet, h) if len(packet.pick) else (None, None)
         return h[:b], rows
 
     def _write(self, call: LayerCall, layer: int, raw: Tensor, values: Tensor, at: Rows, *, padded: bool = False) -> None:

@@ -3,7 +3,7 @@
 Contract: `read` gives float32 hidden states back, `read_normed` what an update packet starts with, `write` replaces some. A residual is taken to
 the centroid as it was at block entry (`base`: float32 on a CPU, the model's dtype on a GPU): a centroid that moves later, for the proxy attention,
 leaves the states of untouched members as they were. Formats are those of Table 11; `none` keeps the states as they are, `nvfp4-direct` quantises them
-without a centroid. Row numbers below 0 are padding (see `polestar.cache.offload`): zeros when read.
+without a centroid. Rows of a `Pick` that are padding are zeros when read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from kernels.dequant_norm import dequant_norm
 from kernels.formats import Format, get_format
 from kernels.nvfp4 import quantize_nvfp4, quantize_residual
-from polestar.cache.offload import DeviceRows, HostRows, Parts, SideStream
+from polestar.cache.offload import DeviceRows, HostRows, Parts, Pick, SideStream
 
 
 class ResidualStore:
@@ -23,16 +23,17 @@ class ResidualStore:
 
     def __init__(
         self, name: str, hidden: Float[Tensor, "n W d"], base: Float[Tensor, "n K d"], labels: Int[Tensor, "n W"],
-        *, side: SideStream | None = None, padded: bool = False,
+        *, side: SideStream | None = None,
     ):
-        """`side`: keep the rows in host memory, moved on this stream; None keeps them on the device. `padded`: row numbers may be below 0."""
+        """`side`: keep the rows in host memory, moved on this stream; None keeps them on the device."""
         self.plain = name == "none"
         self.packed = name in ("nvfp4", "nvfp4-direct")
         self.format: Format | None = None if self.plain else get_format(name)
         self.base = None if self.plain or name == "nvfp4-direct" else base
-        self.labels, self.dim, self.padded = labels, hidden.shape[-1], padded
+        self.labels, self.dim = labels, hidden.shape[-1]
+        self.unit = torch.ones(self.dim, device=hidden.device)
         parts = self._encode(hidden, self.base, labels)
-        self.place = DeviceRows(parts, padded=padded) if side is None else HostRows(parts, side)
+        self.place = DeviceRows(parts) if side is None else HostRows(parts, side)
 
     def _encode(self, hidden: Tensor, base: Tensor | None, labels: Tensor) -> Parts:
         """Rows of one layer, or (with a leading dimension everywhere) of all."""
@@ -42,42 +43,43 @@ class ResidualStore:
             return quantize_nvfp4(hidden) if base is None else quantize_residual(hidden, base, labels)
         return self.format.encode(hidden.float() - base.gather(-2, labels.unsqueeze(-1).expand(*labels.shape, base.shape[-1])).float())
 
-    def _labels(self, layer: int, rows: Int[Tensor, "m"]) -> Int[Tensor, "m"]:
-        return self.labels[layer].index_select(0, rows.clamp(min=0) if self.padded else rows)
+    def prefetch(self, layer: int, pick: Pick) -> None:
+        """These rows of `layer` are read next."""
+        self.place.prefetch(layer, pick)
 
-    def prefetch(self, layer: int, rows: Int[Tensor, "m"]) -> None:
-        """These rows of `layer` are read next, given as this very tensor."""
-        self.place.prefetch(layer, rows)
-
-    def read(self, layer: int, rows: Int[Tensor, "m"]) -> Float[Tensor, "m d"]:
-        """Hidden states of window rows at `layer`, float32."""
-        parts = self.place.take(layer, rows)
+    def read(self, layer: int, pick: Pick, labels: Int[Tensor, "m"] | None = None) -> Float[Tensor, "m d"]:
+        """Hidden states of window rows at `layer`, float32. `labels`: those of the rows, where they are at hand."""
+        if self.packed and pick.slots is not None:  # a GPU's packet: one kernel, whose norm is not used
+            return self._dequantised(layer, pick, self.unit, 1e-6)[0]
+        parts = self.place.take(layer, pick)
         if self.plain:
             hidden = parts[0].float()
         else:
             hidden = self.format.decode(parts, self.dim)
             if self.base is not None:
-                hidden = hidden + self.base[layer].index_select(0, self._labels(layer, rows))
-        return hidden.masked_fill(rows.unsqueeze(-1) < 0, 0.0) if self.padded else hidden
+                labels = self.labels[layer].index_select(0, pick.safe) if labels is None else labels
+                hidden = hidden + self.base[layer].index_select(0, labels)
+        return hidden if pick.slots is None else hidden.masked_fill(pick.slots.unsqueeze(-1) < 0, 0.0)
 
-    def read_normed(self, layer: int, rows: Int[Tensor, "m"], norm: torch.nn.Module) -> tuple[Float[Tensor, "m d"], Float[Tensor, "m d"]]:
+    def read_normed(self, layer: int, pick: Pick, norm: torch.nn.Module) -> tuple[Float[Tensor, "m d"], Float[Tensor, "m d"]]:
         """Hidden states of window rows in the dtype of `norm` (an RMSNorm: `weight`, `eps`), and the same normed: NVFP4 in one kernel."""
-        dtype = norm.weight.dtype
-        if not self.packed:
-            hidden = self.read(layer, rows).to(dtype)
-            return hidden, norm(hidden)
+        if self.packed:
+            return self._dequantised(layer, pick, norm.weight, norm.eps)
+        hidden = self.read(layer, pick).to(norm.weight.dtype)
+        return hidden, norm(hidden)
+
+    def _dequantised(self, layer: int, pick: Pick, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         base, parts = None if self.base is None else self.base[layer], self.place.whole(layer)
         if parts is not None:
-            labels, at = self.labels[layer], rows
+            labels, at = self.labels[layer], pick.rows
         else:
-            parts, labels = self.place.take(layer, rows), self._labels(layer, rows)
-            at = torch.arange(rows.shape[0], device=rows.device).masked_fill(rows < 0, -1) if self.padded else None
-        return dequant_norm(*parts, base, None if base is None else labels, norm.weight, norm.eps, rows=at, dtype=dtype)
+            parts, labels, at = self.place.take(layer, pick), self.labels[layer].index_select(0, pick.safe), pick.slots
+        return dequant_norm(*parts, base, None if base is None else labels, weight, eps, rows=at)
 
-    def write(self, layer: int, rows: Int[Tensor, "m"], hidden: Float[Tensor, "m d"]) -> None:
+    def write(self, layer: int, pick: Pick, hidden: Float[Tensor, "m d"], labels: Int[Tensor, "m"] | None = None) -> None:
         """Replace the hidden states of window rows at `layer`."""
-        base = None if self.base is None else self.base[layer]
-        self.place.put(layer, rows, self._encode(hidden, base, self._labels(layer, rows)))
+        labels = self.labels[layer].index_select(0, pick.safe) if labels is None else labels
+        self.place.put(layer, pick, self._encode(hidden, None if self.base is None else self.base[layer], labels))
 
     @property
     def nbytes(self) -> int:

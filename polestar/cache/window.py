@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kernels.kmeans import move_centroids
 from kernels.packet import select_packet
 from kernels.proxy import proxy_drift
 from polestar.cache.clustering import Assign, Clustering, assign, cluster_split, cluster_whole
 from polestar.cache.kv import KVStore
-from polestar.cache.offload import SideStream
+from polestar.cache.offload import Pick, SideStream
 from polestar.cache.residual import ResidualStore
 from polestar.clock import PhaseClock
 from polestar.models.transformer import Transformer
@@ -32,9 +32,9 @@ def window_spans(start: int, end: int, length: int, before: int, after: int) -> 
 
 @dataclass(slots=True)
 class Packet:
-    """An update packet: window rows on their way through the layers. In a fixed-size packet -1 is padding, in `rows` and positions alike."""
+    """An update packet: window rows on their way through the layers. In a fixed-size packet the positions of padding are -1."""
 
-    rows: Int[Tensor, "m"]
+    pick: Pick
     at: Rows  # positions with their rotary tables
     hidden: Float[Tensor, "m d"] | None = None  # input of the next layer
 
@@ -69,10 +69,10 @@ class LocalWindow:
         clock = clock or PhaseClock(enabled=False)
         self.host_positions = [p for a, b in spans for p in range(a, b)]
         self.positions = torch.tensor(self.host_positions, device=device)
-        cos, sin = model.rope(length)
-        # One row more than the window: what -1 finds.
-        padding = torch.full((1,), -1, device=device)
-        self.tables = (torch.cat((self.positions, padding)), *(torch.cat((t[self.positions], t[:1])) for t in (cos, sin)))
+        # Tables of one row more than the window, which is what -1 finds.
+        self.index = torch.cat((self.positions, self.positions.new_full((1,), -1)))
+        cos_sin = torch.cat(model.rope(length), -1)
+        self.cos_sin = torch.cat((cos_sin[self.positions], cos_sin[:1]))
         with self.side.after_main(hidden):
             with clock.aside("clustering"):
                 clusters: Clustering = (
@@ -80,9 +80,12 @@ class LocalWindow:
                 )
                 self.labels, self.counts = clusters.labels, clusters.counts
                 self.centroids = clusters.centroids  # float32: they move in small steps
+                # What a row's change moves each centroid by: 1 / cluster size for its own cluster, nothing for padding.
+                share = F.one_hot(self.labels, self.K) / self.counts.clamp(min=1).unsqueeze(1)
+                self.share: Float[Tensor, "n W+1 K"] = F.pad(share, (0, 0, 0, 1))
                 base = clusters.centroids.to(torch.float32 if device.type == "cpu" else model.dtype, copy=True)
             with clock.aside("offload" if offload else "clustering"):
-                self.states = ResidualStore(residual_format, hidden, base, clusters.labels, side=self.side if offload else None, padded=fixed)
+                self.states = ResidualStore(residual_format, hidden, base, clusters.labels, side=self.side if offload else None)
             self.built = self.side.mark()
         self.proxy: list[Float[Tensor, "heads K L"]] = []
         self.sizes: Int[Tensor, "n K"] | None = None
@@ -151,21 +154,22 @@ class LocalWindow:
 
     def packet(self, rows: Int[Tensor, "m"]) -> Packet:
         """A packet of window rows, without hidden states yet."""
-        index, cos, sin = (t[rows] if self.fixed else t.index_select(0, rows) for t in self.tables)
-        return Packet(rows, Rows(index=index, cos=cos, sin=sin))
+        cos, sin = self._rows_of(self.cos_sin, rows).chunk(2, -1)
+        return Packet(Pick.of(rows, padded=self.fixed), Rows(index=self._rows_of(self.index, rows), cos=cos, sin=sin))
+
+    def _rows_of(self, table: Tensor, rows: Int[Tensor, "m"]) -> Tensor:
+        return table[rows] if self.fixed else table.index_select(0, rows)
 
     def patch(self, layer: int, packet: Packet) -> None:
         """Bring a packet's hidden states into `layer`: states and centroids (K/V are the caller's)."""
-        rows = packet.rows
-        change = packet.hidden.float() - self.states.read(layer, rows)
-        labels = self.labels[layer].index_select(0, rows.clamp(min=0) if self.fixed else rows)
-        if self.fixed:
-            change.masked_fill_(rows.unsqueeze(-1) < 0, 0.0)
-        self.centroids[layer] = move_centroids(self.centroids[layer], change, labels, self.counts[layer])
-        self.states.write(layer, rows, packet.hidden)
+        pick = packet.pick
+        labels = self.labels[layer].index_select(0, pick.safe)
+        change = packet.hidden.float() - self.states.read(layer, pick, labels)
+        self.centroids[layer].addmm_(self._rows_of(self.share[layer], pick.rows).t(), change)
+        self.states.write(layer, pick, packet.hidden, labels)
 
     def all_states(self) -> Float[Tensor, "n W d"]:
         """Hidden states of every layer, dequantised (for the log)."""
         self.join()
-        every = torch.arange(self.labels.shape[1], device=self.labels.device)
+        every = Pick.of(torch.arange(self.labels.shape[1], device=self.labels.device))
         return torch.stack([self.states.read(layer, every) for layer in range(self.layers)])
