@@ -16,7 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "js"))
 import synth
 from browser import open_harness, open_tab
-from pages import events_of, feed, last, open_panel, push, select, steps_of
+from pages import events_of, feed, last, open_panel, push, select, settle, steps_of
 
 
 @pytest.fixture(scope="module")
@@ -775,3 +775,67 @@ def test_the_empty_page_offers_a_recording_and_a_lesson(tab):
     assert last(tab) == {"cmd": "open", "name": "vanilla", "lane": None}
     feed(tab, recording("l1", "vanilla"))
     assert empty.is_hidden() and "What a diffusion LLM does" in tab.get_by_role("tabpanel", name="Lessons").inner_text()
+
+
+@pytest.fixture(scope="module")
+def watched():
+    """A short decode of the bundled model in observe mode."""
+    from polestar.config import DecodeConfig
+    from polestar.driver import decode
+    from polestar.models.checkpoint import load_model
+
+    loaded = load_model("demo")
+    prompt = loaded.codec.encode_chat("Tell a story about Paul and Dan.")
+    return decode(loaded, prompt, DecodeConfig.make(gen_length=64, block_length=16), level="full", observe=True), loaded.codec
+
+
+class Desk:
+    """As much of the server's tab as the command `figure` uses."""
+
+    def __init__(self, trace):
+        self.lanes, self.sent, self.channel = {"A": trace}, [], self
+
+    def trace(self, lane):
+        return self.lanes.get(lane)
+
+    def put(self, event):
+        self.sent.append(json.loads(json.dumps(event, allow_nan=False)))
+
+
+def test_an_observed_run_shows_the_papers_figures(tab, watched):
+    from polestar.analysis import figures
+    from polestar.trace.wire import messages
+    from ui.debug import figure
+
+    trace, codec = watched
+    desk = Desk(trace)
+    feed(tab, messages(trace, codec, run="watched"))
+    panel = open_panel(tab, "Observe")
+    assert last(tab) == {"cmd": "figure", "lane": "A", "position": None} and "being computed" in panel.inner_text()
+    figure(desk, last(tab))
+    push(tab, desk.sent[-1])
+    settle(tab)
+    found = figures.selection(trace)
+    assert f"{found['accuracy'].mean():.2f} on average" in panel.inner_text()
+    assert f"the clusters chosen hold {found['recall'].mean():.2f} of it, chance would hold {found['chosen'].mean():.2f}" in panel.inner_text()
+    groups = figures.cumulative_staleness(trace)["groups"]
+    assert all(
+        f"{name} ({form}) {values[-1]:.2f}" in panel.inner_text()
+        for (name, values), form in zip(groups.items(), ("solid", "dashed", "dotted", "dash-dot"), strict=True)
+    )
+    asked = tab.evaluate("() => sent.length")
+    tab.evaluate("() => { page.store.seek(1); page.store.flush(); }")
+    assert tab.evaluate("() => sent.length") == asked, "asked once"
+    pos = next(c.position for s in trace[3:] for c in s.commits if c.reason != "suffix")
+    tab.evaluate("() => page.store.end()")
+    select(tab, pos)
+    assert last(tab) == {"cmd": "figure", "lane": "A", "position": pos}
+    figure(desk, last(tab))
+    push(tab, desk.sent[-1])
+    settle(tab)
+    text = panel.inner_text()
+    progress, path = figures.progress(trace, pos), figures.value_path(trace, pos)
+    assert f"committed at pass {progress['committed']}: {progress['reason']}" in text
+    assert f"two principal directions hold {(path['share'].sum()) * 100:.0f} % of its path" in text
+    with pytest.raises(ValueError, match="shows no run"):
+        figure(desk, {"lane": "B", "position": None})

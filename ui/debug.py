@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from polestar.analysis import figures
 from polestar.trace.check import check_notes
 from polestar.trace.wire import plain
 
@@ -32,6 +33,7 @@ def commands(server: Any) -> dict[str, Callable[[Any, dict[str, Any]], Any]]:
         "fork": lambda tab, c: forks.begin_fork(tab, server.engine, c),
         "branch": forks.show_branch,
         "note": note,
+        "figure": figure,
         "export": lambda tab, c: export(server, tab, c),
         "open": lambda tab, c: open_(server, tab, c),
         "settings": lambda tab, c: settings(c),
@@ -79,6 +81,28 @@ def note(tab: Any, command: dict[str, Any]) -> None:
     else:
         raise ValueError(f"notes have no operation {op!r}; use add, edit or remove")
     tab.channel.put({"type": "notes", "lane": lane, "notes": plain(trace.notes)})
+
+
+def figure(tab: Any, command: dict[str, Any]) -> None:
+    """The paper's figures of an observed lane, and of one position."""
+    trace = tab.trace(str(command.get("lane")))
+    if trace is None:
+        raise ValueError(f"lane {str(command.get('lane'))[:10]!r} shows no run, so it has no figures; run or open one first")
+    position = command.get("position")
+    if position is not None and (isinstance(position, bool) or not isinstance(position, int)):
+        raise ValueError(f"the position of a figure is a whole number, not {str(position)[:20]!r}; select a token")
+    made: dict[str, Any] = {}
+    wanted = {"selection": (figures.selection, ()), "cumulative": (figures.cumulative_staleness, ())}
+    if position is not None:
+        wanted |= {"progress": (figures.progress, (position,)), "path": (figures.value_path, (position,))}
+    for name, (make, given) in wanted.items():
+        try:
+            made[name] = make(trace, *given)
+        except (ValueError, KeyError) as error:  # KeyError: a saved trace without the large extras of observe mode
+            made[name] = {
+                "error": str(error) if isinstance(error, ValueError) else f"this trace does not hold {error}, which the figure needs; record it again"
+            }
+    tab.channel.put({"type": "figure", "lane": str(command.get("lane")), "position": position, "figures": plain(made)})
 
 
 def export(server: Any, tab: Any, command: dict[str, Any]) -> None:

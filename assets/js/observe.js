@@ -5,6 +5,7 @@
  * Fixed scales: staleness 0 to 0.5 (linear, more is capped and said), drift 0.01 to 10 nats (log).
  */
 
+import * as figures from './observefig.js';
 import {el, MONO, num, say, setFont, sharp, short} from './dom.js';
 import {scaleOf} from './heatmap.js';
 import {shown} from './tabs.js';
@@ -24,7 +25,9 @@ export function mount(root, store, {tip}) {
   const box2 = el('div', {className: 'cv full', role: 'img'});
   const sub2 = el('p', {className: 'k'});
   const more = el('p', {className: 'k', text: 'Over all passes: choose "staleness" or "drift of all positions" above the heatmap.'});
-  root.append(warn, head, box, sub, head2, box2, sub2, more);
+  const rest = el('div', {className: 'add'});
+  root.append(warn, head, box, sub, head2, box2, sub2, more, rest);
+  const wholeRun = figures.mount(rest, store);
   const view = sharp(box, store);
   const view2 = sharp(box2, store);
 
@@ -85,6 +88,7 @@ export function mount(root, store, {tip}) {
       say(sub2, `final layer, at pass ${f.i}, log colour from 0.01 to 10 nats; largest ${short(most)} nats`);
       box2.setAttribute('aria-label', `Drift of all positions at pass ${f.i}; largest ${short(most)} nats`);
     } else say(sub2, 'n/a at this pass');
+    wholeRun.draw(log);
   }
 
   const locate = (event, v) => {
@@ -108,5 +112,5 @@ export function mount(root, store, {tip}) {
     b.addEventListener('click', (event) => { const hit = locate(event, v); if (hit) { store.select(store.focus, hit.pos); if (v === view) store.set({layer: hit.l}); } });
   }
   const unwatch = store.watch(['data', 'cursor', 'sel', 'view', 'size', 'theme'], draw);
-  return {draw, destroy() { unwatch(); view.destroy(); view2.destroy(); root.replaceChildren(); }};
+  return {draw, destroy() { unwatch(); wholeRun.destroy(); view.destroy(); view2.destroy(); root.replaceChildren(); }};
 }

@@ -125,6 +125,7 @@ export class Store {
     this.touch('data');
   }
 
+  on_figure({lane, position, figures}) { this.points.set(`figure/${lane}/${position ?? null}`, figures); this.touch('data'); }
   on_notes({lane, notes}) { if (notes.some((n) => typeof n.text !== 'string')) throw new Error('a note has no text.'); this.notes[lane] = notes; this.touch('notes'); }
   on_breakpoints({list}) { this.breakpoints = list; this.touch('lists'); }
   on_branches({list}) { this.branches = list; this.touch('lists'); }
@@ -310,6 +311,13 @@ export class Store {
     if (this.points.has(key)) return this.points.get(key);
     if (!this.asked.has(key)) { this.asked.add(key); this.send({cmd: 'points', lane, layer, method}); }
     return null;
+  }
+
+  /** Figures of an observed run (and of one position), asked for once; null until they are there. */
+  wantFigure(lane, position) {
+    const key = `figure/${lane}/${position}`;
+    if (!this.points.has(key) && !this.asked.has(key)) { this.asked.add(key); this.send({cmd: 'figure', lane, position}); }
+    return this.points.get(key) || null;
   }
 
   /** First divergence of the two lanes' tokens and how many positions differ; null with fewer than two lanes. */

@@ -17,6 +17,11 @@ def push(tab, *events) -> None:
     )
 
 
+def settle(tab) -> None:
+    """Three frames: a panel that has just been shown knows its size and has drawn."""
+    tab.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done))))")
+
+
 def last(tab):
     return tab.evaluate("() => sent.at(-1) ?? null")
 
@@ -32,7 +37,7 @@ def steps_of(messages, lane="A"):
 def open_panel(tab, name):
     """Open a tab of the right column as a person would; answers its panel."""
     tab.get_by_role("tab", name=name, exact=True).click()
-    tab.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done))))")
+    settle(tab)
     return tab.get_by_role("tabpanel", name=name, exact=True)
 
 
