@@ -93,7 +93,7 @@ class Fetcher:
 class Fetch:
     """The components."""
 
-    panel: gr.Group
+    panel: gr.Column
     text: gr.Textbox
     go: gr.Button
     stop: gr.Button
@@ -101,7 +101,7 @@ class Fetch:
 
 def make_fetch() -> Fetch:
     """The panel, hidden until a model is chosen that is not here. Make it inside a `gr.Blocks`."""
-    with gr.Group(visible=False, elem_id="ps-fetch") as panel:
+    with gr.Column(visible=False, elem_id="ps-fetch") as panel:
         text = gr.Textbox(show_label=False, container=False, interactive=False, lines=2, max_lines=4, elem_id="ps-fetch-text")
         with gr.Row():
             go = gr.Button("Fetch this model", variant="primary", size="sm", elem_id="ps-fetch-go")

@@ -74,7 +74,7 @@ def lay_out(tables: Tables, model: str, models: list[str]) -> Parts:
             params = Controls(tables, (method_a.value, method_b.value), start_values(model))
             with gr.Row(elem_id="ps-settings"):
                 buttons["reset"] = gr.Button("↺ reset to paper", elem_id="ps-reset", size="sm")
-                buttons["copy"] = gr.Button("⧉ copy settings", elem_id="ps-copy", size="sm")
+                buttons["copy"] = gr.Button("copy settings", elem_id="ps-copy", size="sm")
         with gr.Column(elem_id="ps-main"):
             bus = make_bus()
     return Parts(

@@ -146,7 +146,7 @@ def _choices(tables: Tables, parts: Parts) -> None:
         own = model if model in parts.chips else ""
         return [gr.update(visible=name == own) for name in parts.chips]
 
-    parts.model.input(chips, parts.model, list(parts.chips.values()), **QUICK)
+    parts.model.change(chips, parts.model, list(parts.chips.values()), **QUICK)
 
 
 def _only(tables: Tables, values: dict[str, Any], method: str) -> dict[str, Any]:

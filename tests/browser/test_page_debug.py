@@ -1,0 +1,178 @@
+"""The debugger in a real browser, with the real engine and the bundled model: stop, step, fork, note, keep, open, link.
+
+Most tests use the cells, tabs and buttons that a person uses; what a person types into a native control goes through the control.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.browser.conftest import ROOT
+
+ROOT_JS = "const app = document.querySelector('#polestar-bus').shadowRoot;"
+LOG = "lane => { const l = window.polestar.app.store.lanes[lane]; return l.steps.map((s) => s.commits.map((c) => [c.pos, c.tok])); }"
+LONG = {"gen_length": 64, "block_length": 16, "compare": False, "tau_s": 1.05, "drift_commit": False, "suffix_commit": False}  # a token a pass
+
+
+@pytest.fixture(scope="module")
+def app(serve_app):
+    return serve_app()
+
+
+def press(t, label: str) -> None:
+    """Press a button that shows, by its name as it is read aloud or written."""
+    t.wait(
+        f"""label => {{ {ROOT_JS} const named = (x) => (x.getAttribute('aria-label') || x.textContent) === label;
+        const b = [...app.querySelectorAll('button')].find((x) => x.offsetParent && named(x)); if (b) b.click(); return !!b; }}""",
+        label,
+    )
+
+
+def settings(t, **values) -> None:
+    """Fill the controls as a short link does, and wait until they hold the last number."""
+    t.js("values => { window.polestar.send({cmd: 'settings', values}); }", values)
+    t.wait("g => document.querySelector('#ps-gen_length input[type=number]').value === String(g)", values["gen_length"])
+
+
+def select(t, lane: str, offset: int) -> int:
+    """Click on the cell of a generated position."""
+    position, x, y = t.js(
+        f"""([lane, k]) => {{ {ROOT_JS} const p = window.polestar.app.store.lanes[lane].P + k;
+        const at = window.polestar.app.grids[lane].place(p);
+        const box = app.querySelector(`[aria-label="Lane ${{lane}}"] .lane-grid canvas`).getBoundingClientRect();
+        return [p, box.x + at.x + 4, box.y + at.y + 4]; }}""",
+        [lane, offset],
+    )
+    t.page.mouse.click(x, y)
+    t.wait("([lane, p]) => { const s = window.polestar.app.store.sel; return s && s.lane === lane && s.pos === p; }", [lane, position])
+    return position
+
+
+def says(t, words: str, timeout: float = 60) -> None:
+    t.wait("w => document.querySelector('#polestar-bus').shadowRoot.querySelector('.app').innerText.includes(w)", words, timeout)
+
+
+def decoded(t, **values) -> None:
+    settings(t, **{**LONG, **values})
+    t.run("Describe Sam the bear.")
+    t.wait_state("done")
+
+
+def test_b_on_a_cell_stops_the_run_there_and_a_step_goes_to_the_next_refresh(app, tab):
+    t = tab(app.url)
+    decoded(t, gen_length=48)
+    position = select(t, "A", 20)
+    t.page.keyboard.press("b")
+    t.wait("() => window.polestar.app.store.breakpoints.length === 1")
+    t.run()
+    t.wait_state("paused")
+    t.wait("p => window.polestar.app.store.lanes.A.commitAt(p)", position)
+    says(t, "breakpoint 1")
+    assert t.js("p => window.polestar.app.store.lanes.A.commitAt(p).at", position) == t.passes() - 1
+    assert f"position {position}" in t.js("window.polestar.app.store.breakpoints[0].fired")
+    before = t.passes()
+    t.js("() => { const s = window.polestar.app.store; s.set({tab: 'breaks'}); s.end(); }")
+    press(t, "Forward to refresh")
+    t.wait("n => window.polestar.app.store.lanes.A.n > n && document.documentElement.dataset.run !== 'running'", before)
+    t.wait_state("paused")
+    flags = t.js("window.polestar.app.store.lanes.A.steps.map((s) => !!s.refresh)")
+    assert flags[-1] and not any(flags[before:-1])
+    t.click("continue")
+    t.wait_state("done")
+    assert t.js("window.polestar.app.store.breakpoints[0].fired") is None
+
+
+def test_a_fork_reproduces_the_run_and_an_edited_one_holds_the_token(app, tab):
+    t = tab(app.url)
+    decoded(t, gen_length=32)
+    position = select(t, "A", 30)
+    word = t.js("""() => { const s = window.polestar.app.store; const l = s.lanes.A;
+        return l.steps.flatMap((x) => x.commits).map((c) => s.token(c.tok).t).find((w) => /^ [a-z]{3,}$/.test(w)); }""")
+    t.js("() => { const s = window.polestar.app.store; s.seek(4); s.set({tab: 'forks'}); }")
+    t.page.fill("[aria-label='Token for the selected position']", word)
+    press(t, "put")
+    press(t, "Fork")
+    t.wait("() => window.polestar.app.store.lanes.B?.metrics")
+    t.wait_state("done")
+    assert t.js("() => { const s = window.polestar.app.store; return s.token(s.lanes.B.stateAt(31 - 1).tok[30]).t; }") == word
+    assert t.js("p => window.polestar.app.store.lanes.A.commitAt(p).at", position) > 4
+    says(t, "1 edit from pass 4")
+    t.js("() => { const s = window.polestar.app.store; s.set({focus: 'A'}); s.seek(9); }")
+    press(t, "clear")
+    press(t, "Fork")
+    t.wait("() => window.polestar.app.store.branches.length === 3 && window.polestar.app.store.lanes.B?.metrics")
+    t.wait_state("done")
+    assert t.js(LOG, "A") == t.js(LOG, "B")
+    assert [b["at"] for b in t.js("window.polestar.app.store.branches")] == [None, 4, 9]
+
+
+def test_a_trace_that_is_dropped_opens_and_a_broken_one_changes_nothing(app, tab, tmp_path):
+    t = tab(app.url)
+    broken = tmp_path / "broken.safetensors"
+    broken.write_bytes((ROOT / "assets/traces/vanilla.safetensors").read_bytes()[:5000])
+    t.js("() => window.polestar.app.store.set({tab: 'export'})")
+    t.page.set_input_files("#trace-file", ROOT / "assets/traces/polestar.safetensors")
+    t.wait("() => window.polestar.app.store.lanes.A?.metrics && document.documentElement.dataset.run === 'replay'")
+    before = t.js(LOG, "A")
+    t.page.set_input_files("#trace-file", broken)
+    t.wait(
+        f"() => {{ {ROOT_JS} return [...app.querySelectorAll('[role=alert]')].some((x) => x.textContent.startsWith('cannot open the file: ')); }}"
+    )
+    assert t.js(LOG, "A") == before and t.state == "replay"
+
+
+def test_a_note_and_an_html_file_that_opens_without_the_server(app, tab, chromium, tmp_path):
+    t = tab(app.url)
+    t.js("() => { window.polestar.send({cmd: 'open', name: 'polestar', lane: null}); }")
+    t.wait("() => window.polestar.app.store.lanes.A?.metrics")
+    t.js("() => { const s = window.polestar.app.store; s.seek(3); s.set({tab: 'notes'}); }")
+    t.page.fill("[aria-label='New note']", "the first drift event")
+    press(t, "Pin note")
+    t.wait("() => window.polestar.app.store.notes.A[0]?.text === 'the first drift event' && window.polestar.app.store.notes.A[0].pass === 3")
+    t.js("() => { window.polestar.app.store.set({tab: 'export'}); }")
+    press(t, "HTML")
+    t.wait("() => window.polestar.app.store.files.length === 1")
+    file = t.js("window.polestar.app.store.files[0]")
+    answer = t.context.request.get(app.url + file["url"])
+    assert answer.ok and len(answer.body()) < 5_000_000 and file["name"] == "polestar-polestar.html"
+    path = tmp_path / file["name"]
+    path.write_bytes(answer.body())
+    page = chromium.new_page()
+    page.goto(path.as_uri())
+    page.wait_for_function("() => window.polestarPage?.store.lanes.A?.metrics")
+    assert page.evaluate("window.polestarPage.store.notes.A.map((n) => n.text)") == ["the first drift event"]
+    page.close()
+
+
+def test_observe_mode_shows_staleness_and_says_what_its_speed_means(app, tab):
+    t = tab(app.url)
+    settings(t, gen_length=16, compare=False)
+    t.page.click("#ps-detail input")
+    t.page.click("[role=option]:has-text('everything, observed')")
+    t.run("Describe Sam the bear.")
+    t.wait_state("done")
+    says(t, "the speed of this run means nothing")
+    assert t.js("window.polestar.app.store.lanes.A.steps.slice(1).every((s) => s.stale?.length > 0)")
+
+
+def test_a_link_fills_the_controls_and_copy_settings_makes_one(app, tab):
+    t = tab(app.url)
+    settings(t, gen_length=40, method_a="klass", compare=False, prompt="Name three rivers.", tau_conf=0.8)
+    t.page.click("#ps-copy")
+    t.wait("() => window.polestarLink?.includes('#ps=')")
+    other = tab(app.url)
+    other.js("link => { location.href = link; location.reload(); }", t.js("window.polestarLink"))
+    other.wait("() => document.querySelector('#ps-prompt textarea')?.value === 'Name three rivers.'")
+    other.wait("() => document.querySelector('#ps-gen_length input[type=number]')?.value === '40'")
+    assert other.page.input_value("#ps-method-a input") == "KLASS" and not other.page.is_checked("#ps-compare input")
+
+
+def test_a_model_that_is_not_here_says_what_it_needs(app, tab):
+    t = tab(app.url)
+    t.page.fill("#ps-model input", "LLaDA-8B-Instruct")
+    t.page.press("#ps-model input", "Enter")
+    t.wait("() => document.querySelector('#ps-fetch-text textarea')?.value.includes('16.0 GB in bfloat16')")
+    assert "this machine has" in t.page.input_value("#ps-fetch-text textarea")
+    t.page.fill("#ps-model input", "demo")
+    t.page.press("#ps-model input", "Enter")
+    t.wait("() => !document.querySelector('#ps-fetch')")
