@@ -518,3 +518,13 @@ def test_the_tree_keeps_what_is_shown_and_forgets_the_oldest():
         assert p.of("branches")[-1]["list"][-1]["lane"] == "A"
 
     play(FakeEngine(), scene)
+
+
+def test_with_a_password_only_who_is_signed_in_may_put_a_file_in():
+    shelf = Shelf()
+    app = Starlette(routes=shelf.routes())
+    app.auth, app.cookie_id, app.tokens = {"me": "secret"}, "x", {"good": "me"}
+    body = sample_path("vanilla").read_bytes()
+    assert TestClient(app).post("/polestar/open", content=body).status_code == 403
+    assert TestClient(app, cookies={"access-token-x": "bad"}).post("/polestar/open", content=body).status_code == 403
+    assert "name" in TestClient(app, cookies={"access-token-x": "good"}).post("/polestar/open", content=body).json()
