@@ -54,7 +54,7 @@ def parts(n=2, W=6):
 
 
 def places(values):
-    return [DeviceRows(values), HostRows(values, SideStream(CPU))]
+    return [DeviceRows(values), HostRows(values, SideStream(CPU), PhaseClock(enabled=False))]
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -87,7 +87,7 @@ def test_padding_is_neither_read_nor_written(place):
 
 def test_what_was_prefetched_is_used_once_and_not_after_a_put():
     values = parts()
-    rows, pick = HostRows(values, SideStream(CPU)), Pick.of(torch.tensor([1, 2]))
+    rows, pick = HostRows(values, SideStream(CPU), PhaseClock(enabled=False)), Pick.of(torch.tensor([1, 2]))
     rows.prefetch(0, pick)
     arrived = rows.staged[0].parts[0]
     assert rows.take(0, pick)[0].data_ptr() == arrived.data_ptr() and not rows.staged
@@ -134,7 +134,7 @@ def test_the_side_waits_for_the_main_stream_and_the_main_stream_only_for_what_it
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: main)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: used.append((tensor.data_ptr(), stream.name)), raising=False)
-    rows, pick = HostRows(parts(), side), Pick.of(torch.tensor([1, 2]))
+    rows, pick = HostRows(parts(), side, PhaseClock(enabled=False)), Pick.of(torch.tensor([1, 2]))
     rows.prefetch(0, pick)
     rows.prefetch(1, pick)
     rows.take(0, pick)

@@ -34,8 +34,10 @@ def cluster_whole(hidden: Float[Tensor, "n W d"], K: int, generator: torch.Gener
     n, W, _ = hidden.shape
     K = min(K, W)
     # All random numbers are drawn before the iterations: a device is never asked whether a cluster is empty.
-    start = torch.stack([torch.randperm(W, generator=generator)[:K] for _ in range(n)]).to(hidden.device)
-    spare = torch.randint(0, W, (ITERATIONS, n, K), generator=generator).to(hidden.device)
+    start = torch.stack([torch.randperm(W, generator=generator)[:K] for _ in range(n)])
+    spare = torch.randint(0, W, (ITERATIONS, n, K), generator=generator)
+    if hidden.is_cuda:  # out of pinned memory, so that the host does not wait for what the device is doing
+        start, spare = (t.pin_memory().to(hidden.device, non_blocking=True) for t in (start, spare))
     return Clustering(*spherical_kmeans(hidden if hidden.is_cuda else hidden.float(), start, spare))
 
 

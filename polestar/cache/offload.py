@@ -17,6 +17,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from kernels.packet import fetch_rows, store_rows
+from polestar.clock import PhaseClock
 
 Parts = tuple[Tensor, ...]
 
@@ -117,15 +118,19 @@ class Staged(NamedTuple):
 
 
 class HostRows:
-    """Byte rows in host memory. To be made on the side (within `SideStream.after_main`), where the parts were computed."""
+    """Byte rows in host memory. To be made on the side (within `SideStream.after_main`), where the parts were computed.
 
-    def __init__(self, parts: Parts, side: SideStream):
+    Time of moving them is charged to the phase "offload" of `clock`.
+    """
+
+    def __init__(self, parts: Parts, side: SideStream, clock: PhaseClock):
         self.dtypes = tuple(part.dtype for part in parts)
-        self.device, self.side = parts[0].device, side
+        self.device, self.side, self.clock = parts[0].device, side, clock
         pin = self.device.type == "cuda"
         self.parts = tuple(torch.empty(part.view(torch.uint8).shape, dtype=torch.uint8, pin_memory=pin) for part in parts)
-        for part, new in zip(self.parts, parts, strict=True):
-            part.copy_(new.contiguous().view(torch.uint8), non_blocking=True)
+        with clock.aside("offload"):
+            for part, new in zip(self.parts, parts, strict=True):
+                part.copy_(new.contiguous().view(torch.uint8), non_blocking=True)
         self.staged: dict[int, Staged] = {}
 
     def whole(self, layer: int) -> None:
@@ -134,7 +139,7 @@ class HostRows:
 
     def prefetch(self, layer: int, pick: Pick) -> None:
         """Start moving rows of `layer`. A later `put` to the layer makes them stale: take them before."""
-        with self.side.after_main(pick.rows):
+        with self.side.after_main(pick.rows), self.clock.aside("offload"):
             parts = tuple(
                 fetch_rows(part[layer], pick.rows, torch.empty(len(pick), part.shape[2], dtype=torch.uint8, device=self.device)) for part in self.parts
             )
@@ -152,7 +157,7 @@ class HostRows:
     def put(self, layer: int, pick: Pick, new: Parts) -> None:
         """Replace rows of `layer`; what was prefetched of it is forgotten."""
         self.staged.pop(layer, None)
-        with self.side.after_main(pick.rows, *new):
+        with self.side.after_main(pick.rows, *new), self.clock.aside("offload"):
             for part, fresh in zip(self.parts, new, strict=True):
                 store_rows(part[layer], pick.rows, fresh.view(torch.uint8))
 

@@ -65,10 +65,9 @@ class RefreshHook(LayerHook):
         call.clock.lap("proxy")
         packet = self._select(layer, scores)
         if self.offload:
-            with call.clock.aside("offload"):
-                states.prefetch(layer, packet.pick)
-                if layer + 1 < window.layers:
-                    states.prefetch(layer + 1, packet.pick)
+            states.prefetch(layer, packet.pick)
+            if layer + 1 < window.layers:  # where these rows are patched
+                states.prefetch(layer + 1, packet.pick)
         old, old_normed = states.read_normed(layer, packet.pick, block.attn_norm)
         call.clock.lap("packets")
         cos, sin = torch.cat((rows.cos, packet.at.cos)), torch.cat((rows.sin, packet.at.sin))

@@ -16,6 +16,7 @@ from kernels.dequant_norm import dequant_norm
 from kernels.formats import Format, get_format
 from kernels.nvfp4 import quantize_nvfp4, quantize_residual
 from polestar.cache.offload import DeviceRows, HostRows, Parts, Pick, SideStream
+from polestar.clock import PhaseClock
 
 
 class ResidualStore:
@@ -23,17 +24,19 @@ class ResidualStore:
 
     def __init__(
         self, name: str, hidden: Float[Tensor, "n W d"], base: Float[Tensor, "n K d"], labels: Int[Tensor, "n W"],
-        *, side: SideStream | None = None,
+        *, side: SideStream | None = None, clock: PhaseClock | None = None,
     ):
         """`side`: keep the rows in host memory, moved on this stream; None keeps them on the device."""
+        clock = clock or PhaseClock(enabled=False)
         self.plain = name == "none"
         self.packed = name in ("nvfp4", "nvfp4-direct")
         self.format: Format | None = None if self.plain else get_format(name)
         self.base = None if self.plain or name == "nvfp4-direct" else base
         self.labels, self.dim = labels, hidden.shape[-1]
         self.unit = torch.ones(self.dim, device=hidden.device)
-        parts = self._encode(hidden, self.base, labels)
-        self.place = DeviceRows(parts) if side is None else HostRows(parts, side)
+        with clock.aside("clustering"):
+            parts = self._encode(hidden, self.base, labels)
+        self.place = DeviceRows(parts) if side is None else HostRows(parts, side, clock)
 
     def _encode(self, hidden: Tensor, base: Tensor | None, labels: Tensor) -> Parts:
         """Rows of one layer, or (with a leading dimension everywhere) of all."""

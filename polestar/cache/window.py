@@ -68,11 +68,11 @@ class LocalWindow:
         self.side = side or SideStream(device)
         clock = clock or PhaseClock(enabled=False)
         self.host_positions = [p for a, b in spans for p in range(a, b)]
-        self.positions = torch.tensor(self.host_positions, device=device)
-        # Tables of one row more than the window, which is what -1 finds.
-        self.index = torch.cat((self.positions, self.positions.new_full((1,), -1)))
-        cos_sin = torch.cat(model.rope(length), -1)
-        self.cos_sin = torch.cat((cos_sin[self.positions], cos_sin[:1]))
+        # Made on the device: a copy from the host would wait for the entry pass.
+        self.positions = torch.cat([torch.arange(a, b, device=device) for a, b in spans])
+        # Positions and rotary tables have one row more than the window, which is what -1 finds.
+        padding = torch.full((1,), -1, device=device)
+        self.tables = (torch.cat((self.positions, padding)), *(torch.cat((t[self.positions], t[:1])) for t in model.rope(length)))
         with self.side.after_main(hidden):
             with clock.aside("clustering"):
                 clusters: Clustering = (
@@ -84,8 +84,7 @@ class LocalWindow:
                 share = F.one_hot(self.labels, self.K) / self.counts.clamp(min=1).unsqueeze(1)
                 self.share: Float[Tensor, "n W+1 K"] = F.pad(share, (0, 0, 0, 1))
                 base = clusters.centroids.to(torch.float32 if device.type == "cpu" else model.dtype, copy=True)
-            with clock.aside("offload" if offload else "clustering"):
-                self.states = ResidualStore(residual_format, hidden, base, clusters.labels, side=self.side if offload else None)
+            self.states = ResidualStore(residual_format, hidden, base, clusters.labels, side=self.side if offload else None, clock=clock)
             self.built = self.side.mark()
         self.proxy: list[Float[Tensor, "heads K L"]] = []
         self.sizes: Int[Tensor, "n K"] | None = None
@@ -104,7 +103,10 @@ class LocalWindow:
 
     def nbytes(self) -> dict[str, int]:
         """Bytes on the device, by part."""
-        every = {"centroids": [self.centroids, self.states.base], "proxy": self.proxy, "states": self.states.place.parts}
+        every = {
+            "centroids": [self.centroids, self.states.base], "proxy": self.proxy, "states": self.states.place.parts,
+            "members": [self.labels, self.counts, self.share, *self.tables],
+        }  # fmt: skip
         size = {name: sum(t.numel() * t.element_size() for t in tensors if t is not None) for name, tensors in every.items()}
         return size | {"states": size["states"] - self.states.host_bytes}
 
@@ -154,8 +156,8 @@ class LocalWindow:
 
     def packet(self, rows: Int[Tensor, "m"]) -> Packet:
         """A packet of window rows, without hidden states yet."""
-        cos, sin = self._rows_of(self.cos_sin, rows).chunk(2, -1)
-        return Packet(Pick.of(rows, padded=self.fixed), Rows(index=self._rows_of(self.index, rows), cos=cos, sin=sin))
+        index, cos, sin = (self._rows_of(table, rows) for table in self.tables)
+        return Packet(Pick.of(rows, padded=self.fixed), Rows(index=index, cos=cos, sin=sin))
 
     def _rows_of(self, table: Tensor, rows: Int[Tensor, "m"]) -> Tensor:
         return table[rows] if self.fixed else table.index_select(0, rows)
