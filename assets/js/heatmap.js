@@ -16,7 +16,7 @@ import {rgb} from './theme.js';
 const SCALES = {
   drift: {lo: 0, hi: 10, logLo: 1e-2, logHi: 10, unit: 'nats', name: 'drift δ'},
   delta: {lo: 0, hi: 10, logLo: 1e-2, logHi: 10, unit: 'nats', name: 'Δ'},
-  stale: {lo: 0, hi: 0.5, logLo: 0, logHi: 0, unit: 'E', name: 'staleness'},
+  stale: {lo: 0, hi: 0.5, logLo: 1e-4, logHi: 1, unit: 'E', name: 'staleness'},
   full: {lo: 0, hi: 10, logLo: 1e-2, logHi: 10, unit: 'nats', name: 'drift of all positions'},
   conf: {lo: 0, hi: 1, logLo: 0, logHi: 0, unit: '', name: 'confidence'},
 };
@@ -99,11 +99,12 @@ export function mount(root, store, {tip}) {
     // Commits: a ring where cells are big enough, else a dot; drift events are filled, forced ones dotted.
     for (const step of log.steps) {
       let outside = 0;
+      const crowd = step.commits.length > 12; // rings on nearly every cell would hide them
       for (const c of step.commits) {
         const inside = c.pos >= step.s && c.pos < step.e;
         if (!inside && fold) { outside++; continue; }
         const y = TOP + (fold ? c.pos - step.s : c.pos - log.P) * rh;
-        mark(ctx, t, c.r, ax.x(step.i), y, ax.cw - gapX, rh - gapY, !valuesOf(step, log)[0]);
+        mark(ctx, t, c.r, ax.x(step.i), y, ax.cw - gapX, rh - gapY, !valuesOf(step, log)[0], crowd);
       }
       if (outside) { ctx.fillStyle = t.suf; ctx.beginPath(); const x = ax.x(step.i) + (ax.cw - gapX) / 2; ctx.moveTo(x - 3, TOP + h + 1); ctx.lineTo(x + 3, TOP + h + 1); ctx.lineTo(x, TOP + h + 5); ctx.fill(); }
       if (step.refresh) { ctx.fillStyle = t.acc; ctx.fillRect(ax.x(step.i), TOP - 3, ax.cw - gapX, 2); }
@@ -136,7 +137,7 @@ export function mount(root, store, {tip}) {
     }
   }
 
-  function mark(ctx, t, r, x, y, w, h, bare) {
+  function mark(ctx, t, r, x, y, w, h, bare, crowd) {
     if (bare) { // nothing to see below it: a quiet bar in the reason's colour, since such a pass may commit a whole block
       ctx.globalAlpha = 0.55;
       ctx.fillStyle = t.reason[r];
@@ -145,7 +146,7 @@ export function mount(root, store, {tip}) {
       return;
     }
     if (w >= 5 && h >= 3.2) {
-      ctx.strokeStyle = t.name === 'dark' ? 'rgba(255,255,255,.88)' : 'rgba(8,14,28,.85)';
+      ctx.strokeStyle = t.name === 'dark' ? `rgba(255,255,255,${crowd ? 0.35 : 0.88})` : `rgba(8,14,28,${crowd ? 0.35 : 0.85})`;
       ctx.lineWidth = 1;
       ctx.setLineDash(r === 2 ? [1.5, 1.5] : r === 4 ? [4, 2] : []);
       ctx.strokeRect(x + 0.6, y + 0.6, w - 1.2, h - 1.2);
@@ -166,11 +167,11 @@ export function mount(root, store, {tip}) {
     ctx.fillStyle = t.mut;
     ctx.textAlign = 'left';
     setFont(ctx, `10px ${MONO}`);
-    const ticks = scale.isLog ? [10, 1, 0.1, 0.01] : scale.hi === 1 ? [1, 0.75, 0.5, 0.25, 0] : scale.hi === 0.5 ? [0.5, 0.25, 0] : [10, 7.5, 5, 2.5, 0];
+    const ticks = scale.isLog ? [10, 1, 0.1, 0.01, 0.001, 0.0001].filter((v) => v <= scale.logHi && v >= scale.logLo) : scale.hi === 1 ? [1, 0.75, 0.5, 0.25, 0] : scale.hi === 0.5 ? [0.5, 0.25, 0] : [10, 7.5, 5, 2.5, 0];
     for (const v of ticks) {
       const at = y + (1 - scale.level(v)) * h;
       ctx.fillRect(x + 8, Math.min(y + h - 1, at), 3, 1);
-      ctx.fillText(v === 10 ? '≥10' : v === 0.01 ? '≤.01' : String(v).replace(/^0\./, '.'), x + 13, Math.max(y + 4, Math.min(y + h - 4, at)));
+      ctx.fillText((scale.isLog && v === scale.logLo ? '≤' : scale.isLog && v === scale.logHi && v === 10 ? '≥' : '') + (v && v < 0.001 ? v.toExponential() : String(v).replace(/^0\./, '.')), x + 13, Math.max(y + 4, Math.min(y + h - 4, at)));
     }
     if (scale.unit) ctx.fillText(scale.unit, x - 2, 5.5);
   }

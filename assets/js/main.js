@@ -111,7 +111,7 @@ export function mount(root, {send, samples = [{name: 'sample', title: 'a sample 
     const log = store.lanes[store.focus];
     layerPick.fill(Array.from({length: log?.header.n_layers || 1}, (_, l) => [String(l), `layer ${l}`]));
     for (const part of [align, logScale, fold, focus, proj]) part.paint();
-    logScale.box.hidden = ['conf', 'stale'].includes(store.view.metric);
+    logScale.box.hidden = store.view.metric === 'conf';
     const watched = observed(log) ? [['full', 'Drift of all positions (shadow)'], ['stale', `K/V staleness, layer ${store.view.layer}`]] : [];
     if (!watched.length && ['full', 'stale'].includes(store.view.metric)) store.view.metric = 'drift';
     metric.fill([['drift', 'Drift δ, final layer'], ['delta', 'Δ, drift minus its mean'], ['conf', 'Confidence'], ...watched]);

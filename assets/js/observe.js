@@ -2,7 +2,7 @@
  * Observe mode: what a shadow full recompute at each pass showed. Staleness of K/V per layer and position (section C.2), drift of all positions (Figure 4).
  *
  * Contract: `mount(root, store, {tip}) -> {draw, destroy}`. Shows the last observed pass at or before the cursor; a selection of positions is marked.
- * Fixed scales: staleness 0 to 0.5 (linear, more is capped and said), drift 0.01 to 10 nats (log).
+ * Fixed scales, those of the heatmap: staleness 0.0001 to 1 on the log scale, 0 to 0.5 on the linear one; drift 0.01 to 10 nats (log).
  */
 
 import * as figures from './observefig.js';
@@ -11,7 +11,6 @@ import {scaleOf} from './heatmap.js';
 import {shown} from './tabs.js';
 import {rgb} from './theme.js';
 
-export const STALE_HI = 0.5;
 const LEFT = 26;
 
 export const observed = (log) => !!log && log.steps.some((s) => s.stale || s.fulldrift);
@@ -46,15 +45,14 @@ export function mount(root, store, {tip}) {
       const rh = (view.h - 14) / n;
       setFont(ctx, `10px ${MONO}`);
       let top = 0;
-      let capped = 0;
+      const colour = scaleOf({metric: 'stale', log: store.view.log});
       for (let l = 0; l < n; l++) {
         let sum = 0;
         for (let p = 0; p < L; p++) {
           const v = s.stale[l * L + p];
           if (!Number.isFinite(v)) continue;
           sum += v;
-          if (v > STALE_HI) capped++;
-          ctx.fillStyle = rgb(t.map[Math.round(Math.min(1, v / STALE_HI) * 255)]);
+          ctx.fillStyle = rgb(t.map[Math.round(colour.level(v) * 255)]);
           ctx.fillRect(LEFT + p * cw, l * rh, Math.max(0.7, cw), rh - (rh > 5 ? 0.8 : 0));
         }
         top = Math.max(top, sum / L);
@@ -69,8 +67,8 @@ export function mount(root, store, {tip}) {
       ctx.lineWidth = 1;
       ctx.strokeRect(LEFT + s.s * cw, 0.5, (s.e - s.s) * cw, view.h - 15);
       for (const pos of store.positions()) { ctx.fillStyle = t.ink; ctx.fillRect(LEFT + pos * cw, 0, Math.max(1, cw), 2); ctx.fillRect(LEFT + pos * cw, view.h - 16, Math.max(1, cw), 2); }
-      say(sub, `layers down, positions across, at pass ${s.i}; colour from 0 to ${STALE_HI}${capped ? ` (${capped} values above it)` : ''}; most stale layer: mean ${num(top, 3)}`);
-      box.setAttribute('aria-label', `Staleness of keys and values at pass ${s.i}, ${n} layers by ${L} positions; mean of the stalest layer ${num(top, 3)}`);
+      say(sub, `layers down, positions across, at pass ${s.i}; ${colour.isLog ? 'log colour from 0.0001 to 1' : 'colour from 0 to 0.5'}; most stale layer: mean ${short(top)}`);
+      box.setAttribute('aria-label', `Staleness of keys and values at pass ${s.i}, ${n} layers by ${L} positions; mean of the stalest layer ${short(top)}`);
     } else say(sub, 'n/a at this pass');
     const f = at(log, 'fulldrift');
     const ctx2 = view2.begin();
@@ -106,7 +104,7 @@ export function mount(root, store, {tip}) {
       const s = at(hit.log, v === view ? 'stale' : 'fulldrift');
       if (!s) return;
       store.point({lane: store.focus, pos: hit.pos});
-      tip.show(event.clientX, event.clientY, [`position ${hit.pos}`, v === view ? [`staleness, layer ${hit.l}`, num(s.stale[hit.l * hit.log.header.length + hit.pos], 3)] : ['drift', `${short(s.fulldrift[hit.pos])} nats`]]);
+      tip.show(event.clientX, event.clientY, [`position ${hit.pos}`, v === view ? [`staleness, layer ${hit.l}`, short(s.stale[hit.l * hit.log.header.length + hit.pos])] : ['drift', `${short(s.fulldrift[hit.pos])} nats`]]);
     });
     b.addEventListener('pointerleave', () => { store.point(null); tip.hide(); });
     b.addEventListener('click', (event) => { const hit = locate(event, v); if (hit) { store.select(store.focus, hit.pos); if (v === view) store.set({layer: hit.l}); } });

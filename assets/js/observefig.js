@@ -57,6 +57,7 @@ export function mount(root, store) {
       const n = log.header.n_layers;
       const mean = (name, l) => { const a = d[name].filter((_, i) => d.layer[i] === l); return a.length ? a.reduce((x, y) => x + y, 0) / a.length : NaN; };
       const {X, Y, h} = axes(ctx, t, v, {from: 0, to: n - 1});
+      const QUARTER = 0.25; // as many are taken as are wanted, so chance finds their share of the window
       const w = Math.min(26, ((v.w - LEFT) / n) * 0.5);
       for (let l = 0; l < n; l++) {
         const a = mean('accuracy', l);
@@ -64,11 +65,11 @@ export function mount(root, store) {
         const x = Math.max(LEFT + 1, Math.min(v.w - 6 - w, X(l) - w / 2));
         ctx.fillStyle = t.conf;
         ctx.fillRect(x, Y(a), w, h - Y(a));
-        ctx.fillStyle = t.warn;
-        ctx.fillRect(x - 2, Y(mean('chosen', l)), w + 4, 1.8);
       }
+      ctx.fillStyle = t.warn;
+      ctx.fillRect(LEFT, Y(QUARTER), v.w - LEFT - 6, 1.4);
       const all = (name) => d[name].reduce((x, y) => x + y, 0) / d[name].length;
-      return d.pass.length ? `by layer: share of the truly stalest quarter found by cluster drift, ${num(all('accuracy'))} on average; the clusters chosen hold ${num(all('recall'))} of it, chance would hold ${num(all('chosen'))} (line)` : 'no refresh found anything stale';
+      return d.pass.length ? `by layer: share of the truly stalest quarter found by cluster drift, ${num(all('accuracy'))} on average (line: chance, ${QUARTER}); the clusters chosen hold ${num(all('recall'))} of it, chance would hold ${num(all('chosen'))}` : 'no refresh found anything stale';
     },
     cumulative(ctx, t, v, d) {
       const names = Object.keys(d.groups);

@@ -160,7 +160,7 @@ export function mount(root, store) {
   function stale(log, p, pos) {
     for (let i = p; i >= 0; i--) {
       const a = log.steps[i].stale;
-      if (a) return [[`K/V staleness, layer ${store.view.layer}`, num(a[store.view.layer * log.header.length + pos], 3)]];
+      if (a) return [[`K/V staleness, layer ${store.view.layer}`, short(a[store.view.layer * log.header.length + pos])]];
     }
     return [];
   }
