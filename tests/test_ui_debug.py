@@ -512,8 +512,13 @@ def test_hello_brings_the_lists():
 
 def test_the_tree_keeps_what_is_shown_and_forgets_the_oldest():
     async def scene(p: Page):
+        p.send(cmd="open", name="vanilla")
+        p.send(cmd="open", name="vanilla")
+        await p.until(lambda: p.of("end"))
+        assert len(p.of("branches")[-1]["list"]) == 1  # a sample stands in the tree once
+        name = put_in(p.server.shelf, sample_path("vanilla").read_bytes())["name"]
         for _ in range(20):
-            p.send(cmd="open", name="vanilla")
+            p.send(cmd="open", name=name)
         await p.until(lambda: p.of("branches") and len(p.of("branches")[-1]["list"]) == 16)
         assert p.of("branches")[-1]["list"][-1]["lane"] == "A"
 

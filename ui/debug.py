@@ -124,8 +124,10 @@ def open_(server: Any, tab: Any, command: dict[str, Any]) -> None:
 
     name = str(command.get("name", ""))
     path = server.shelf.uploaded(name)
-    trace = load(path or sample_path(name))
-    forks.show_trace(tab, trace, command.get("lane"), label="" if path else f"sample {name}")
+    file = path or sample_path(name)
+    known = None if path else next((n for n in tab.desk.tree.nodes() if n.label.endswith(f": sample {name}")), None)
+    trace = known.trace if known else load(file)
+    forks.show_trace(tab, trace, command.get("lane"), label="" if path else f"sample {name}", known=known and known.id)
 
 
 def settings(command: dict[str, Any]) -> dict[str, Any]:

@@ -121,16 +121,20 @@ def show(tab: Any, lanes: dict[str, int], ending: dict[str, Any] | None = None) 
     tab.channel.begin(*desk.said(), *(e for e in events if ending is None or e["type"] != "status"), *([ending] if ending else []))
 
 
-def show_trace(tab: Any, trace: Any, lane: str | None = None, label: str = "") -> None:
-    """A trace from a file: alone in lane A, or in `lane` beside what the other lane shows. Raises ValueError, and changes nothing, where it cannot be shown."""
+def show_trace(tab: Any, trace: Any, lane: str | None = None, label: str = "", known: int | None = None) -> None:
+    """A trace from a file: alone in lane A, or in `lane` beside what the other lane shows. `known`: its node, where the tree has it already.
+
+    Raises ValueError, and changes nothing, where it cannot be shown.
+    """
     if lane not in (None, *LANES):
         raise ValueError(f"a trace is shown in lane A or B, not {str(lane)[:10]!r}; choose one of those")
     before = dict(tab.desk.shown)
-    node = tab.desk.born(lane or "A", trace, label=label)
+    node = known or tab.desk.born(lane or "A", trace, label=label)
     try:
         show(tab, {**({} if lane is None else before), lane or "A": node})
     except ValueError:
-        tab.desk.tree.remove(node)
+        if not known:
+            tab.desk.tree.remove(node)
         tab.desk.show(before)
         raise
 
