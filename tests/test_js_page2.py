@@ -578,8 +578,12 @@ def test_traces_open_by_drop_and_from_the_panel_and_a_bad_one_changes_nothing(ta
 LESSONS = Path(__file__).resolve().parent.parent / "assets" / "lessons"
 
 
+def lesson_files():
+    return [p for p in sorted(LESSONS.glob("*.md")) if p.stem != "README"]
+
+
 def lessons_event():
-    return {"type": "lessons", "list": [{"name": p.stem, "title": None, "order": None, "markdown": p.read_text()} for p in sorted(LESSONS.glob("*.md"))]}
+    return {"type": "lessons", "list": [{"name": p.stem, "title": None, "order": None, "markdown": p.read_text()} for p in lesson_files()]}
 
 
 def recording(name, *lanes):
@@ -608,7 +612,7 @@ def test_six_lessons_drive_the_page_with_the_bundled_recordings(tab):
     for k in range(6):
         tab.get_by_role("tab", name="Lessons").click()
         cards.nth(k).click()
-        text = (sorted(LESSONS.glob("*.md"))[k]).read_text()
+        text = lesson_files()[k].read_text()
         first = text.split("trace: ")[1].split("\n")[0]
         shown = [first]
         sent = [c for c in tab.evaluate("() => sent.splice(0)") if c["cmd"] in ("open", "lesson")]
