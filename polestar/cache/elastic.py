@@ -99,7 +99,8 @@ class ElasticHook(LayerHook):
     def drifted(self, before: Float[Tensor, "h t L"], now: Float[Tensor, "h t L"]) -> bool:
         """Is the attention of the tracked tokens less similar to the cached one than gamma?"""
         axis = 0 if self.config.sim_axis == "heads" else -1
-        self.similarity.append(float(F.cosine_similarity(before, now, dim=axis, eps=1e-30).mean()))
+        # In float64: squares of small probabilities vanish in float32, and the cosine with them.
+        self.similarity.append(float(F.cosine_similarity(before.double(), now.double(), dim=axis, eps=1e-30).mean()))
         return self.similarity[-1] < self.config.gamma
 
 
