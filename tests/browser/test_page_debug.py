@@ -176,3 +176,24 @@ def test_a_model_that_is_not_here_says_what_it_needs(app, tab):
     t.page.fill("#ps-model input", "demo")
     t.page.press("#ps-model input", "Enter")
     t.wait("() => !document.querySelector('#ps-fetch')")
+
+
+def test_lessons_go_to_their_end_and_a_saved_trace_stands_in_lane_b(app, tab):
+    t = tab(app.url)
+    alerts = f"() => {{ {ROOT_JS} return [...app.querySelectorAll('[role=alert]')].filter((x) => x.offsetParent).map((x) => x.innerText); }}"
+    t.js("() => window.polestar.app.store.set({tab: 'lessons'})")
+    t.wait("() => window.polestar.app.store.lessons.length >= 6")
+    t.wait(f"() => {{ {ROOT_JS} return app.querySelectorAll('.lesson-card').length >= 6; }}")
+    t.js(f"() => {{ {ROOT_JS} app.querySelectorAll('.lesson-card')[1].click(); }}")
+    for _ in range(12):
+        t.wait(f"() => {{ {ROOT_JS} return [...app.querySelectorAll('#panel-lessons .btn.primary')].some((b) => b.offsetParent); }}")
+        name = t.js(f"() => {{ {ROOT_JS} const b = app.querySelector('#panel-lessons .btn.primary'); b.click(); return b.textContent; }}")
+        if name == "done":
+            break
+        t.wait("() => window.polestar.app.store.lanes.A?.metrics")
+    assert name == "done" and t.js(alerts) == []
+    t.wait("() => window.polestar.app.store.lanes.B?.metrics")  # the lesson opened a second trace beside the first
+    t.js("() => { const s = window.polestar.app.store; s.set({tab: 'export'}); }")
+    t.page.select_option("[aria-label='Open into']", "B")
+    t.page.set_input_files("#trace-file", ROOT / "assets/traces/klass.safetensors")
+    t.wait("() => window.polestar.app.store.lanes.B?.header.method === 'klass' && window.polestar.app.store.lanes.A.header.method === 'fast-dllm-dual'")
