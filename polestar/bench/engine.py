@@ -141,7 +141,8 @@ def _bench(args: argparse.Namespace) -> int:
 
 def table(results: Sequence[dict]) -> str:
     """The figures as Markdown."""
-    lines = ["| method | NFE | refreshes | rows | packet rows | decode s | floor s | ratio | ratio, packets counted as rows |", "|---|---|---|---|---|---|---|---|---|"]
+    head = ("method", "NFE", "refreshes", "rows", "packet rows", "decode s", "floor s", "ratio", "ratio, packets counted as rows")
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for r in results:
         lines.append(
             f"| {r['method']} | {r['nfe']} | {r['refreshes']} | {r['rows']} | {r['packet_rows']:.0f} | {r['decode_seconds']:.2f} | {r['floor_seconds']:.2f} | "
