@@ -36,7 +36,7 @@ def usage() -> str:
 def main(argv: list[str] | None = None) -> int:
     """Run the command that `argv` names."""
     argv = sys.argv[1:] if argv is None else argv
-    if not argv or argv[0] in ("-h", "--help"):
+    if not argv or argv[0] in ("-h", "--help") or argv == ["bench", "--help"] or argv == ["bench", "-h"]:
         print(usage())
         return 0
     if argv[0] == "--version":

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
@@ -31,13 +31,34 @@ def run(name: str, body: Callable[[argparse.Namespace], int | None], parser: arg
         return 1
 
 
+def at_least(low: int) -> Callable[[str], int]:
+    """An argparse type: a whole number of at least `low`."""
+
+    def parse(text: str) -> int:
+        if not text.lstrip("-").isdigit() or int(text) < low:
+            raise argparse.ArgumentTypeError(f"takes a whole number from {low} on, not {text!r}")
+        return int(text)
+
+    return parse
+
+
+def read_text(path: str) -> str:
+    """A text file. Raises CommandError when it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as problem:
+        raise CommandError(f"cannot read {path} ({(problem.strerror or str(problem)).lower()}); give a file that is there") from None
+    except UnicodeDecodeError:
+        raise CommandError(f"{path} is not UTF-8 text; give a text file") from None
+
+
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """--model, --dtype, --device, --quantize, --threads, --quiet."""
     parser.add_argument("--model", default="demo", help="a name of `polestar models`, or a directory (default: demo, the bundled model)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: what suits the device")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, mps; default: the best there is")
     parser.add_argument("--quantize", choices=("8bit", "4bit"), help="hold the projections in 8 or 4 bits (needs bitsandbytes)")
-    parser.add_argument("--threads", type=int, help="CPU threads of the engine")
+    parser.add_argument("--threads", type=at_least(1), help="CPU threads of the engine")
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no remarks")
 
 
@@ -62,8 +83,9 @@ def config_from(args: argparse.Namespace, method: str) -> DecodeConfig:
         if getattr(args, name) is not None:
             values[name] = getattr(args, name)
     config = DecodeConfig.make(method=method, preset=args.preset, **values)
-    for sentence in config.corrections:
-        print(f"polestar: {sentence}", file=sys.stderr)
+    if not args.quiet:
+        for sentence in config.corrections:
+            print(f"polestar: {sentence}", file=sys.stderr)
     return config
 
 
@@ -120,11 +142,11 @@ def write_text(path: str, text: str) -> None:
         print(text)
         return
     target = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    if not target.parent.is_dir():
+        raise CommandError(f"cannot write {path}: there is no folder {target.parent}; make it or name another")
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")  # opened as usual, so that the file gets the usual permissions
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+        temporary.write_text(text + "\n", encoding="utf-8")
         os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from polestar.bench import common
@@ -27,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--prompt-ids", metavar="1,2,3")
     what.add_argument("--prompts", metavar="FILE", help='one prompt a line; or JSON lines with "prompt" or "question"')
     p.add_argument("--methods", nargs="+", default=["vanilla", "parallel", "fast-dllm-dual", "polestar"], choices=tuple(METHODS), metavar="NAME")
-    p.add_argument("--limit", type=int, metavar="N", help="only the first N prompts")
+    p.add_argument("--limit", type=common.at_least(1), metavar="N", help="only the first N prompts")
     common.add_decode_options(p)
     p.add_argument("--level", default="steps", choices=("off", "steps", "full"), help="how much each pass logs")
     p.add_argument("--json", metavar="FILE", help="write the figures; - is stdout")
@@ -42,15 +41,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def read_prompts(path: str, limit: int | None = None) -> list[str]:
     """Prompts of a file. Raises CommandError when there is none, or a line is not what it should be."""
     prompts = []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(common.read_text(path).splitlines(), 1):
         if not line.strip():
             continue
         if line.lstrip().startswith("{"):
             try:
                 record = json.loads(line)
-                line = record.get("prompt") or record["question"]
-            except (ValueError, KeyError, AttributeError):
-                raise common.CommandError(f'line {number} of {path} holds neither "prompt" nor "question"; give one of them') from None
+            except ValueError:
+                raise common.CommandError(f"line {number} of {path} begins like JSON and is none; correct it, or write plain prompts") from None
+            line = record.get("prompt") or record.get("question")
+            if not isinstance(line, str):
+                raise common.CommandError(f'line {number} of {path} holds neither "prompt" nor "question" as text; give one of them')
         prompts.append(line)
     if not prompts:
         raise common.CommandError(f"{path} holds no prompt; write one a line")
@@ -60,6 +61,9 @@ def read_prompts(path: str, limit: int | None = None) -> list[str]:
 def _compare(args: argparse.Namespace) -> int:
     from polestar.driver import decode
 
+    twice = sorted({m for m in args.methods if args.methods.count(m) > 1})
+    if twice:
+        raise common.CommandError(f"{twice[0]} is named twice in --methods; name each method once")
     configs = {m: _config(args, m) for m in args.methods}
     texts = read_prompts(args.prompts, args.limit) if args.prompts else [args.prompt]
     loaded = common.load(args)

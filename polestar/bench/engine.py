@@ -109,8 +109,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
     p = argparse.ArgumentParser(prog="polestar bench engine", description="Decode time divided by the time of the fed model rows alone.")
     p.add_argument("--methods", nargs="+", default=list(ROWS))
-    p.add_argument("--repeats", type=int, default=3)
-    p.add_argument("--prompt-length", type=int, default=256)
+    p.add_argument("--repeats", type=common.at_least(1), default=3)
+    p.add_argument("--prompt-length", type=common.at_least(1), default=256)
     p.add_argument("--gen-length", type=int, default=256)
     p.add_argument("--block-length", type=int, default=32)
     p.add_argument("--threads", type=int, help="CPU threads")
