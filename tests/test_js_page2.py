@@ -843,3 +843,34 @@ def test_an_observed_run_shows_the_papers_figures(tab, watched):
     assert f"two principal directions hold {(path['share'].sum()) * 100:.0f} % of its path" in text
     with pytest.raises(ValueError, match="shows no run"):
         figure(desk, {"lane": "B", "position": None})
+
+
+@pytest.mark.parametrize(
+    ("passes", "end", "said"),
+    [
+        (0, None, "Lane B did not run: no verdict."),
+        (0, "stopped", "Lane B did not run: no verdict."),
+        (3, "stopped", "Lane B stopped before its end: no verdict."),
+        (3, None, "Lane B stopped before its end: no verdict."),
+        (3, "error", "Lane B failed before its end: no verdict."),
+    ],
+)
+def test_a_stopped_comparison_gives_no_verdict(tab, passes, end, said):
+    messages = synth.messages(compare=False, end=False)
+    header, steps = events_of(messages, "header")[0]["header"], steps_of(messages)
+    feed(tab, messages)
+    push(tab, {"type": "end", "lane": "A", "status": "done", "metrics": None}, {"type": "header", "lane": "B", "header": header})
+    panel = open_panel(tab, "Compare")
+    verdict = tab.locator(".compare .verdict")
+    assert verdict.inner_text() == "", "lane B may still run"
+    if passes:
+        push(tab, {"type": "steps", "lane": "B", "steps": steps[:passes]})
+    if end:
+        push(tab, {"type": "end", "lane": "B", "status": end, "metrics": None})
+    push(tab, {"type": "status", "state": "stopped", "text": "", "place": None})
+    text = panel.inner_text()
+    assert verdict.inner_text() == said
+    assert "so far" in text and "same tokens" not in text and "loses" not in text and "behind on nothing" not in text
+    assert panel.locator(".win, .lose").count() == 0
+    push(tab, {"type": "steps", "lane": "B", "steps": steps[passes:]}, {"type": "end", "lane": "B", "status": "done", "metrics": None})
+    assert "Both lanes gave the same tokens." in panel.inner_text() and "no verdict" not in verdict.inner_text()

@@ -2,7 +2,8 @@
  * The comparison of both lanes: a table with ratios, what differs, and where lane A loses, in words.
  *
  * Contract: `mount(root, store) -> {draw, destroy}`; with one lane it says how to get a second. Passes, positions recomputed and wall time are shown apart.
- * Figures run to each lane's last pass; while a lane is still decoding the panel says "so far".
+ * Figures run to each lane's last pass, "so far" until both lanes are complete. Only two complete lanes get a verdict, colours of winning and losing, and
+ * the word "same tokens": a lane that did not run or stopped early is not comparable, and the panel says which it is.
  */
 
 import {numbers} from './counters.js';
@@ -33,6 +34,17 @@ export function losses(rows) {
   return rows.filter(([, a, b, , more]) => Number.isFinite(a) && Number.isFinite(b) && (more ? a < b * 0.99 : a > b * 1.01)).map(([label]) => label);
 }
 
+/** A lane that ran to its end. */
+const complete = (log) => log.status === 'done' && log.n > 0;
+
+/** Why a lane has no end though nothing will add to it any more; '' for a complete lane and for one that may still go on. */
+export function shortfall(lane, log, state) {
+  if (complete(log) || (log.status === 'open' && !['stopped', 'error', 'done'].includes(state))) return '';
+  return log.n ? `lane ${lane} ${log.status === 'error' ? 'failed' : 'stopped'} before its end` : `lane ${lane} did not run`;
+}
+
+const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}.`;
+
 export function mount(root, store) {
   const head = el('div', {className: 'h'}, el('span', {text: 'Comparison'}), el('span', {className: 'h-note'}));
   const body = el('tbody');
@@ -53,7 +65,8 @@ export function mount(root, store) {
     one.hidden = !!(A && B);
     both.hidden = !one.hidden;
     if (!A || !B) return;
-    const over = A.status !== 'open' && B.status !== 'open';
+    const over = complete(A) && complete(B);
+    const lacking = ['A', 'B'].map((lane) => shortfall(lane, store.lanes[lane], store.status.state)).filter(Boolean).join(' and ');
     say(head.lastChild, over ? '' : 'so far');
     ha.title = A.header.title || A.header.method;
     hb.title = B.header.title || B.header.method;
@@ -66,24 +79,24 @@ export function mount(root, store) {
       const {cells} = rows[i];
       say(cells[0], num(a, digits));
       say(cells[1], num(b, digits));
-      const ratio = Number.isFinite(a) && Number.isFinite(b) && b !== 0 ? a / b : null;
+      const ratio = Number.isFinite(a) && Number.isFinite(b) && b !== 0 && A.n && B.n ? a / b : null;
       say(cells[2], ratio === null ? '–' : `${ratio.toFixed(2)}×`);
-      const good = ratio === null || Math.abs(ratio - 1) < 0.01 ? '' : (ratio > 1) === more ? 'win' : 'lose';
+      const good = !over || ratio === null || Math.abs(ratio - 1) < 0.01 ? '' : (ratio > 1) === more ? 'win' : 'lose';
       if (cells[2].className !== good) cells[2].className = good;
     });
     const lost = losses(data);
     const name = A.header.title || A.header.method;
-    say(verdict, !over ? '' : lost.length ? `${name} loses on ${lost.join(', ')}.` : `${name} is behind on nothing here.`);
+    say(verdict, lacking ? sentence(`${lacking}: no verdict`) : !over ? '' : lost.length ? `${name} loses on ${lost.join(', ')}.` : `${name} is behind on nothing here.`);
     const d = store.divergence();
-    const key = d ? `${d.differ.length}/${d.first?.pos}/${store.rev.data}` : '';
+    const key = d ? `${d.differ.length}/${d.first?.pos}/${store.rev.data}/${over}/${lacking}` : 'apart';
     if (key === listed) return;
     listed = key;
     if (!d) { diff.replaceChildren(el('p', {className: 'k', text: 'Prompt or length differ, so tokens are not compared position by position.'})); return; }
-    if (!d.first) { diff.replaceChildren(el('p', {className: 'k', text: over ? 'Both lanes gave the same tokens.' : 'No token differs so far.'})); return; }
+    if (!d.first) { diff.replaceChildren(el('p', {className: 'k', text: over ? 'Both lanes gave the same tokens.' : A.n && B.n ? 'No token differs so far.' : 'No tokens to compare so far.'})); return; }
     const items = [...d.differ].sort((x, y) => x.pass - y.pass || x.g - y.g).slice(0, 40).map((item) => el('button', {type: 'button', className: 'diff',
       title: `position ${item.pos}: A at pass ${item.passA}, B at pass ${item.passB}`, on: {click: () => jump(store, item)}},
     el('span', {className: 'k', text: String(item.pos)}), el('span', {className: 'mono', text: tokenName(store, item.a)}), el('span', {className: 'k', text: '≠'}), el('span', {className: 'mono', text: tokenName(store, item.b)})));
-    diff.replaceChildren(el('div', {className: 'k', text: `${d.differ.length} of ${A.G} positions differ; first at position ${d.first.pos}, pass ${d.first.pass}`}), el('div', {className: 'diff-list'}, ...items));
+    diff.replaceChildren(el('div', {className: 'k', text: `${d.differ.length} of ${A.G} positions differ${over ? '' : ' so far'}; first at position ${d.first.pos}, pass ${d.first.pass}`}), el('div', {className: 'diff-list'}, ...items));
   }
 
   /** Both sides' numbers at the selected position. */
@@ -97,7 +110,7 @@ export function mount(root, store) {
     sides.replaceChildren(el('div', {className: 'h', text: `At position ${pos}`}), el('table', {className: 'cmp'}, el('tbody', {}, ...Object.keys(a).map((key) => el('tr', {}, el('th', {text: key, scope: 'row'}),
       el('td', {className: a[key] === b[key] ? '' : 'odd', text: a[key]}), el('td', {className: a[key] === b[key] ? '' : 'odd', text: b[key]}))))));
   }
-  const unwatch = store.watch(['data'], draw);
+  const unwatch = store.watch(['data', 'status'], draw);
   const unsides = store.watch(['data', 'sel'], drawSides);
   return {draw, destroy() { unwatch(); unsides(); root.replaceChildren(); }};
 }
