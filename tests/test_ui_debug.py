@@ -292,6 +292,34 @@ def test_forks_that_cannot_be_are_sentences(engine, command, sentence):
     play(engine, scene)
 
 
+def test_a_fork_that_fails_leaves_both_lanes(engine):
+    """Known at once: nothing is replaced. Known to the model alone: the lane shows again what it showed."""
+
+    async def scene(p: Page):
+        p.run(small(lanes={"A": ("polestar", "paper", SMALL), "B": ("fast-dllm-dual", "paper", {"gen_length": 16, "block_length": 8})}))
+        await p.ends()
+        first, run = p.of("header", lane="A")[0]["header"]["prompt_length"], p.server.tab(p.name).channel.run
+        a, b = p.commits("A"), p.commits("B")
+        for command, sentence in (
+            ({"edits": {str(first): "Sam the bear ran"}}, "but a position holds one"),
+            ({"changes": {"alpha": "steep"}}, "alpha takes a number"),
+            ({"edits": {str(first + i): 7 for i in range(16)}}, "no position holds [MASK]"),
+        ):
+            p.send(cmd="fork", lane="A", **{"pass": 1}, **command)
+            await p.until(lambda said=sentence: said in p.text)
+        assert p.server.tab(p.name).channel.run == run and (p.commits("A"), p.commits("B")) == (a, b)
+        p.send(cmd="fork", lane="A", **{"pass": 1}, edits={str(first): 10**9}, to="B")
+        await p.ends("error")
+        assert "is no id of the vocabulary" in p.text
+        assert (p.commits("A"), p.commits("B")) == (a, b) and {n["lane"] for n in p.of("branches")[-1]["list"]} == {"A", "B"}
+        assert p.server.tab(p.name).trace("B") is not None
+        p.send(cmd="fork", lane="B", **{"pass": 0}, method="polestar", to="A")
+        await p.until(lambda: p.of("branches") and len(p.of("branches")[-1]["list"]) == 3)
+        assert await p.ends() == "done"
+
+    play(engine, scene)
+
+
 def test_a_sample_that_another_checkpoint_made_is_not_forked_wrongly(engine, tmp_path):
     """A recording whose passes come out otherwise says so instead of showing a fork."""
     from dataclasses import replace

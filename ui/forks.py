@@ -1,7 +1,8 @@
 """Forks and branches: run on from a pass of what a lane shows, and show any branch of the tab's tree.
 
 Contract: a fork is a `Run` of one lane that waits in the same line for the model as every other; it stands beside what the other lane shows.
-A run that still goes is ended first and keeps its passes. What cannot be done is a ValueError of one sentence, before anything changes.
+A run that still goes is ended first and keeps its passes. What cannot be done is a ValueError of one sentence, before anything changes; what only
+the model can tell fails in the worker, and the lane then shows again what it showed.
 """
 
 from __future__ import annotations
@@ -37,22 +38,39 @@ class Fork:
 class ForkRun(Run):
     """Restores the state of a recording at a pass, in the worker, and runs on from there."""
 
-    def __init__(self, channel: Any, engine: Any, request: Request, desk: Any, fork: Fork, beside: dict[str, Any]):
+    def __init__(self, channel: Any, engine: Any, request: Request, desk: Any, fork: Fork, before: dict[str, int]):
+        """`before`: what the lanes showed, as nodes of the tree."""
         super().__init__(channel, engine, request, desk)
         self.fork = fork
-        self.traces = dict(beside)
+        self.before = dict(before)
+        self.traces = {lane: desk.tree[node].trace for lane, node in before.items() if lane != fork.to}
         self.observed = False
 
     def _prepare(self) -> None:
+        try:
+            self._restore()
+        except Stopped:
+            self._give_back()
+        except BaseException:
+            self._give_back()
+            raise
+
+    def _give_back(self) -> None:
+        """There is no fork: its lane shows again what it showed."""
+        lane, node = self.fork.to, self.before.get(self.fork.to)
+        if node is None or lane in self.lanes or self.channel.run != self.name:
+            return
+        trace = self.traces[lane] = self.desk.trace(node)
+        self.desk.show(self.before)
+        self.channel.put(*(e for e in replay({lane: trace}) if e["type"] != "status"), self.desk.branches(), run=self.name)
+
+    def _restore(self) -> None:
         fork = self.fork
         loaded = self._load()
         self._say("loading", f"restoring pass {fork.at_pass}" if fork.at_pass >= 0 else "restoring the empty canvas")
-        try:
-            session = self.engine.fork(
-                loaded, fork.trace, fork.at_pass, changes=fork.changes, method=fork.method, edits=fork.edits, progress=self._restored
-            )
-        except Stopped:
-            return
+        session = self.engine.fork(
+            loaded, fork.trace, fork.at_pass, changes=fork.changes, method=fork.method, edits=fork.edits, progress=self._restored
+        )
         self.observed = bool(session.trace.header.extra.get("observe"))
         lane = self.lanes[fork.to] = Lane(fork.to, session.config, session, vocab=wire.VocabSender(self.codec))
         self._born(lane, parent=fork.parent)
@@ -93,19 +111,39 @@ def read_fork(desk: Any, command: dict[str, Any]) -> Fork:
     return Fork(parent=node.id, trace=node.trace, at_pass=at_pass, changes=dict(changes), method=method, edits=checked, to=to)
 
 
+def check_fork(engine: Any, fork: Fork, codec: Any) -> None:
+    """What is known without the model: the parameters, the positions, and with a `codec` that a text is one token. Raises ValueError."""
+    header = fork.trace.header
+    method = fork.method or header.method
+    engine.config(method, header.preset if method == header.method else "paper", fork.changes)
+    first, end = header.prompt_length, header.prompt_length + header.gen_length
+    canvas = fork.trace.canvas_at(fork.at_pass).tolist()
+    for position, token in fork.edits.items():
+        if not first <= position < end:
+            raise ValueError(f"position {position} cannot be edited; the generation holds positions {first} to {end - 1}")
+        if isinstance(token, str) and codec is not None and len(ids := codec.encode(token)) != 1:
+            raise ValueError(f"the edit {token!r} is {len(ids)} tokens, but a position holds one; give text that is one token, or edit more positions")
+        canvas[position] = header.mask_id if token is None else token
+    if fork.edits and header.mask_id not in canvas[first:end]:
+        raise ValueError("after these edits no position holds [MASK], so there is nothing to decode; leave or make at least one")
+
+
 def begin_fork(tab: Any, engine: Any, command: dict[str, Any]) -> None:
     """Make the run of a fork and leave it to the tab's stream (`tab.next`)."""
     desk = tab.desk
     fork = read_fork(desk, command)
     header = fork.trace.header
-    model = desk.models.get(fork.parent, ("", None))[0] or header.model
+    model, codec = desk.models.get(fork.parent, ("", None))
+    model = model or header.model
     if not model:
         raise ValueError("this trace does not say which model made it, so it cannot be run on; fork a run made here")
+    check_fork(engine, fork, codec)
     pace = tab.run.pace if tab.run is not None else 0.0
-    beside = {lane: node for lane, node in desk.shown.items() if lane != fork.to}
+    before = dict(desk.shown)
+    beside = {lane: node for lane, node in before.items() if lane != fork.to}
     show(tab, beside, ending=status("queued", f"a fork after pass {fork.at_pass} waits for the model"))
     request = Request(model=model, prompt=header.prompt_text or "", lanes={}, pace=pace)
-    tab.next = ForkRun(tab.channel, engine, request, desk, fork, {lane: desk.tree[node].trace for lane, node in beside.items()})
+    tab.next = ForkRun(tab.channel, engine, request, desk, fork, before)
 
 
 def show(tab: Any, lanes: dict[str, int], ending: dict[str, Any] | None = None) -> None:
