@@ -14,7 +14,9 @@ IDS = ["--prompt-ids", "5,6,7"]
 
 def test_generate_writes_the_documented_json_and_the_trace(tmp_path, capsys):
     out, log = tmp_path / "out.json", tmp_path / "run.safetensors"
-    assert main(["generate", *MODEL, *IDS, "--gen-length", "20", "--block-length", "8", "--set", "tau_s=2", "tau_suf=2", "drift_commit=off", "--json", str(out), "--trace", str(log)]) == 0
+    one_a_pass = ["--set", "tau_s=2", "tau_suf=2", "drift_commit=off"]
+    files = ["--json", str(out), "--trace", str(log)]
+    assert main(["generate", *MODEL, *IDS, "--gen-length", "20", "--block-length", "8", *one_a_pass, *files]) == 0
     data = json.loads(out.read_text())
     assert {"method", "preset", "config", "model", "prompt_ids", "tokens", "text", "nfe", "tpf", "tpf_all", "tps", "seconds", "passes"} <= set(data)
     assert (data["method"], data["preset"], data["prompt_ids"], len(data["tokens"])) == ("polestar", "paper", [5, 6, 7], 20)
