@@ -874,3 +874,34 @@ def test_a_stopped_comparison_gives_no_verdict(tab, passes, end, said):
     assert panel.locator(".win, .lose").count() == 0
     push(tab, {"type": "steps", "lane": "B", "steps": steps[passes:]}, {"type": "end", "lane": "B", "status": "done", "metrics": None})
     assert "Both lanes gave the same tokens." in panel.inner_text() and "no verdict" not in verdict.inner_text()
+
+
+def test_polestar_without_drift_or_refresh_says_not_yet(tab):
+    messages = synth.messages(compare=False, end=False)
+    header, steps = events_of(messages, "header")[0]["header"], steps_of(messages)
+    said = "async () => { const m = await import('/assets/js/describe.js'), a = page.store.lanes.A; return [m.noDrift(a, a.steps), m.noRefresh(a)]; }"
+
+    def shown(count, **switches):
+        push(tab, {"type": "header", "lane": "A", "header": {**header, "config": {**header["config"], **switches}}})
+        push(tab, {"type": "steps", "lane": "A", "steps": steps[:count]})
+        return tab.evaluate(said)
+
+    feed(tab, messages)
+    position = header["prompt_length"] + 5
+    select(tab, position)
+    assert shown(1) == ["n/a", "no refresh rule in this method"]
+    assert "no history yet" not in tab.locator(".why").inner_text()
+    assert shown(1, cache_refresh=False, drift_commit=True) == ["no history yet", "refresh is switched off in this run"]
+    assert shown(1, cache_refresh=True, drift_commit=True) == ["no history yet", "no refresh in this run so far"]
+    assert "no history yet" in tab.locator(".why").inner_text()
+    assert shown(2, cache_refresh=True, drift_commit=True)[0] == "n/a", "a pass after the entry has drift, or none was kept"
+
+
+def test_a_failed_fork_leaves_the_other_lane_in_sight(tab):
+    feed(tab, synth.messages())
+    before = tab.evaluate("() => [page.store.lanes.A.n, page.store.lanes.B.n]")
+    push(tab, {"type": "status", "state": "error", "text": "The fork could not be restored.", "place": None})
+    assert tab.evaluate("() => [page.store.lanes.A.n, page.store.lanes.B.n]") == before
+    for lane in "AB":
+        assert tab.locator(f'section[aria-label="Lane {lane}"] .grid-cv').is_visible()
+    assert tab.locator(".empty").is_hidden() and "could not be restored" in tab.locator(".banner").inner_text()

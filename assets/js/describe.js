@@ -6,6 +6,7 @@
 
 import {REASONS, REASON_LABEL} from './codec.js';
 import {num, short} from './dom.js';
+import {paramsAt} from './params.js';
 import {cellText} from './tokens.js';
 
 export const tokenName = (store, id) => (id < 0 ? '[MASK]' : cellText(store.token(id)) || '(empty)');
@@ -65,4 +66,15 @@ export function passRule(step) {
   if (step.kind === 'entry-window') return `block ${step.block} entry, window rows`;
   if (step.refresh) return `refresh${step.why ? `: ${step.why}` : ''}`;
   return 'reuse';
+}
+
+/** What stands where drift has no number: Polestar has drift but compares with the pass before, and a block's entry pass has none; others have no drift. */
+export function noDrift(log, steps) {
+  return 'drift_commit' in log.header.config && !steps.some((s) => s.kind === 'within') ? 'no history yet' : 'n/a';
+}
+
+/** What stands where no pass so far counted tokens towards a refresh. */
+export function noRefresh(log) {
+  if (!('cache_refresh' in log.header.config)) return 'no refresh rule in this method';
+  return paramsAt(log, log.n - 1).cache_refresh === false ? 'refresh is switched off in this run' : 'no refresh in this run so far';
 }

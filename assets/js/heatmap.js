@@ -8,7 +8,7 @@
  */
 
 import {el, layer, MONO, num, setFont, sharp, short} from './dom.js';
-import {cellLines} from './describe.js';
+import {cellLines, noDrift} from './describe.js';
 import {onDrag} from './drag.js';
 import {passAxis, tickStep} from './passaxis.js';
 import {rgb} from './theme.js';
@@ -133,7 +133,8 @@ export function mount(root, store, {tip}) {
       ctx.textAlign = 'center';
       ctx.fillStyle = t.mut;
       const name = SCALES[store.view.metric].name;
-      ctx.fillText(`${name}: n/a for ${log.header.title || log.header.method}${log.n < 2 ? ' yet' : ''}`, (ax.left + ax.right) / 2, TOP + h / 2);
+      const early = ['drift', 'delta'].includes(store.view.metric) && noDrift(log, log.steps) !== 'n/a';
+      ctx.fillText(early ? `${name}: no history yet` : `${name}: n/a for ${log.header.title || log.header.method}${log.n < 2 ? ' yet' : ''}`, (ax.left + ax.right) / 2, TOP + h / 2);
     }
   }
 

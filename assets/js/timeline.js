@@ -9,7 +9,7 @@
 import {el, layer, MONO, setFont, sharp} from './dom.js';
 import {onDrag} from './drag.js';
 import {shade} from './heatmap.js';
-import {passRule} from './describe.js';
+import {noRefresh, passRule} from './describe.js';
 import {passAxis} from './passaxis.js';
 
 const TOP = 8;
@@ -77,7 +77,7 @@ export function mount(root, store, {tip, onRule}) {
     ctx.textAlign = 'right';
     ctx.fillStyle = t.mut;
     ctx.fillText('tokens', ax.left - 5, top + COUNT / 2);
-    if (!some) { ctx.textAlign = 'left'; ctx.fillText('no refresh rule in this method', ax.left + 4, top + COUNT / 2); return; }
+    if (!some) { ctx.textAlign = 'left'; ctx.fillText(noRefresh(log), ax.left + 4, top + COUNT / 2); return; }
     const most = Math.max(Number.isFinite(tau) ? tau * 2.5 : 8, 8);
     const y = (v) => top + COUNT - Math.min(1, v / most) * COUNT;
     if (Number.isFinite(tau)) {

@@ -7,7 +7,7 @@
 
 import * as brush from './brush.js';
 import {REASONS, REASON_LABEL} from './codec.js';
-import {blockOf, tokenName} from './describe.js';
+import {blockOf, noDrift, tokenName} from './describe.js';
 import {draftEdit} from './forks.js';
 import {el, num, say, sharp, short} from './dom.js';
 import {paramsAt} from './params.js';
@@ -132,12 +132,13 @@ export function mount(root, store) {
     if (s.x.length && view.w) drawLife(view, t, s, (commit || later)?.at ?? -1, p, driftless);
     say(guesses, guessStory(store, s));
     const at = n || (commit ? log.numbers(commit.at, pos) : null);
+    const lack = at || !commit ? noDrift(log, at ? [at.step] : []) : 'n/a'; // outside its block a commit has no drift at all
     rows([
       ['argmax', at && at.am !== null ? tokenName(store, at.am) : 'n/a'],
       ['confidence', at && at.conf !== null ? num(at.conf, 3) : commit ? num(commit.conf, 3) : 'n/a'],
-      ['drift δ, nats', at && at.drift !== null ? short(at.drift) : 'n/a'],
-      [`mean of last ${params.h ?? 'h'}`, at && at.drift !== null && at.delta !== null ? short(at.drift - at.delta) : 'n/a'],
-      ['Δ', at && at.delta !== null ? short(at.delta) : 'n/a'],
+      ['drift δ, nats', at && at.drift !== null ? short(at.drift) : lack],
+      [`mean of last ${params.h ?? 'h'}`, at && at.drift !== null && at.delta !== null ? short(at.drift - at.delta) : lack],
+      ['Δ', at && at.delta !== null ? short(at.delta) : lack],
       ['gate', at && at.gate !== null ? short(at.gate) : 'n/a'],
       ...ofMethod(at, commit, log),
       ...stale(log, p, pos),
