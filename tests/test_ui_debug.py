@@ -474,6 +474,21 @@ def test_settings_fill_the_controls_and_say_what_they_cannot(page_parts):
     assert said == [] and all("value" not in u for u in nothing)
 
 
+def test_another_method_or_preset_keeps_what_the_person_changed(page_parts):
+    _, parts = page_parts
+    controls = parts.params
+    said = controls.base("polestar", "fast-dllm-dual", "paper")
+    given = [{"gen_length": 64, "temperature": 0.5, "tau_s": 0.7, "K": 4, "k": 4}.get(name, said[name]) for name in controls.names]
+    kept = controls.changed(given, said)
+    assert kept == {"gen_length": 64, "temperature": 0.5, "tau_s": 0.7, "K": 4}
+    updates = dict(zip(controls.names, controls.preset("klass", None, "paper", kept), strict=True))
+    assert (updates["gen_length"]["value"], updates["temperature"]["value"], updates["tau_s"]["value"]) == (64, 0.5, 0.7)
+    assert updates["alpha"]["visible"] is False
+    updates = dict(zip(controls.names, controls.preset("polestar", None, "paper", {"K": 2}), strict=True))
+    assert (updates["k"]["value"], updates["k"]["maximum"]) == (2, 2)
+    assert controls.preset("polestar", None, "paper")[controls.names.index("gen_length")]["value"] == 256  # what reset does
+
+
 def test_lessons_are_read_in_order(tmp_path):
     (tmp_path / "b.md").write_text("---\ntitle: Second\norder: 2\n---\ntext\n")
     (tmp_path / "a.md").write_text("no front matter\n")

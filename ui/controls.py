@@ -126,21 +126,34 @@ class Controls:
             out[name] = param.default if value is None or value == "" else value
         return out
 
-    def preset(self, method_a: str, method_b: str | None, preset: str) -> list[Any]:
-        """Updates that put every control to the preset's value of lane A's method and show what the lanes use."""
+    def base(self, method_a: str, method_b: str | None, preset: str) -> dict[str, Any]:
+        """What every control says when nothing was changed by hand: the preset of lane A's method, then what lane B's has beside it."""
+        values = {name: param.default for name, param in self.params.items()}
+        values |= paper_values(self.tables, method_b) if method_b in self.tables.methods else {}
+        return values | paper_values(self.tables, method_a, preset)
+
+    def changed(self, given: Iterable[Any], base: dict[str, Any]) -> dict[str, Any]:
+        """The controls' values that are not those of `base`: what the person changed."""
+        out = {}
+        for name, value in self.values(given).items():
+            try:
+                value = self.params[name].parse(value)
+            except ValueError:  # half written; not worth keeping
+                continue
+            if value != base[name]:
+                out[name] = value
+        return out
+
+    def preset(self, method_a: str, method_b: str | None, preset: str, kept: dict[str, Any] | None = None) -> list[Any]:
+        """Updates that put every control to the preset's value of lane A's method, but for those of `kept`, and show what the lanes use."""
         used = names_of(self.tables, [method_a, *([method_b] if method_b else [])])
-        values = paper_values(self.tables, method_a, preset)
-        if method_b:
-            values = paper_values(self.tables, method_b) | values
+        values = self.base(method_a, method_b, preset) | (kept or {})
+        values["k"] = min(values["k"], _k_limit(values["K"])) if "k" in values and "K" in values else values.get("k")
         out = []
-        for name, param in self.params.items():
-            value = _written(values.get(name, param.default))
-            if name == "k":
-                out.append(gr.update(value=value, visible=name in used, maximum=_k_limit(values.get("K", 8))))
-            else:
-                out.append(gr.update(value=value, visible=name in used))
-        order = {name: i for i, name in enumerate(self.params)}
-        return [out[order[name]] for name in self.names]
+        for name in self.names:
+            more = {"maximum": _k_limit(values["K"])} if name == "k" and "K" in values else {}
+            out.append(gr.update(value=_written(values[name]), visible=name in used, **more))
+        return out
 
     def visibility(self, method_a: str, method_b: str | None) -> list[Any]:
         """Updates that show what the lanes use and leave the values alone."""

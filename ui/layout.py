@@ -38,6 +38,7 @@ class Parts:
     order: gr.Dropdown
     detail: gr.Dropdown
     params: Controls
+    base: gr.State  # parameters as the chosen preset has them; what differs was changed by hand
     bus: gr.HTML
     chips: dict[str, gr.Row]  # examples by model; "" for models without their own
     examples: list[tuple[gr.Button, str]]
@@ -72,6 +73,7 @@ def lay_out(tables: Tables, model: str, models: list[str]) -> Parts:
             chips, examples = _examples(model, models)
             method_a, compare, method_b, preset = _methods(tables)
             params = Controls(tables, (method_a.value, method_b.value), start_values(model))
+            base = gr.State(params.base(method_a.value, method_b.value, preset.value))
             with gr.Row(elem_id="ps-settings"):
                 buttons["reset"] = gr.Button("↺ reset to paper", elem_id="ps-reset", size="sm")
                 buttons["copy"] = gr.Button("copy settings", elem_id="ps-copy", size="sm")
@@ -79,7 +81,7 @@ def lay_out(tables: Tables, model: str, models: list[str]) -> Parts:
             bus = make_bus()
     return Parts(
         prompt=prompt, talk=talk, fetch=fetch, model=model_box, method_a=method_a, compare=compare, method_b=method_b, preset=preset, pace=pace, order=order,
-        detail=detail, params=params, bus=bus, chips=chips, examples=examples, buttons=buttons,
+        detail=detail, params=params, base=base, bus=bus, chips=chips, examples=examples, buttons=buttons,
     )  # fmt: skip
 
 

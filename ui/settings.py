@@ -66,6 +66,17 @@ def fill(tables: Tables, parts: Parts, values: dict[str, Any]) -> tuple[list[Any
     return updates, said
 
 
+def base(tables: Tables, parts: Parts, values: dict[str, Any]) -> Any:
+    """What `fill` started the parameters from, for `Parts.base`; nothing new where it left them as they were."""
+    own = _own(tables, parts, values, [])
+    if "method_a" not in own and "preset" not in own:
+        return gr.skip()
+    a = own.get("method_a", parts.method_a.value)
+    b = own.get("method_b", parts.method_b.value) if own.get("compare", parts.compare.value) else None
+    preset = own.get("preset", "paper") if own.get("preset", "paper") in tables.methods[a].presets else "paper"
+    return parts.params.base(a, b, preset)
+
+
 def _own(tables: Tables, parts: Parts, values: dict[str, Any], said: list[str]) -> dict[str, Any]:
     """The settings of OWN that can be taken."""
     checks = {

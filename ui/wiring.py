@@ -68,10 +68,11 @@ def _runs(tables: Tables, parts: Parts, server: Server) -> None:
         return gr.skip() if values is None else json.dumps([time.monotonic_ns(), values])  # the same settings twice are two wishes
 
     def fill(wanted: str):
-        updates, said = settings.fill(tables, parts, json.loads(wanted)[1])
+        values = json.loads(wanted)[1]
+        updates, said = settings.fill(tables, parts, values)
         if said:
             gr.Warning("; ".join(said[:3]), duration=8)
-        return updates
+        return [*updates, settings.base(tables, parts, values)]
 
     def press(name: str):
         def act(http: gr.Request) -> None:
@@ -81,7 +82,7 @@ def _runs(tables: Tables, parts: Parts, server: Server) -> None:
 
     inputs = [*first, *parts.params.components]
     gr.on([parts.buttons["run"].click, parts.prompt.submit], run, inputs, parts.bus, **STREAM)
-    wish.change(fill, wish, settings.outputs(parts), **LIVE)
+    wish.change(fill, wish, [*settings.outputs(parts), parts.base], **LIVE)
     parts.buttons["copy"].click(None, settings.outputs(parts), None, js=settings.COPY % json.dumps(settings.names(parts)))
     parts.bus.command(command, None, wish, **QUICK).then(drain, None, parts.bus, **STREAM)
     for name in ("pause", "continue", "step", "stop"):
@@ -124,22 +125,25 @@ def _choices(tables: Tables, parts: Parts) -> None:
     lanes = [parts.method_a, parts.compare, parts.method_b]
     components = parts.params.components
 
-    def method(a, both, b, preset):
+    def settle(said, a, both, b, preset, given):
+        """Everything at a preset, but for what the person changed since the last one (`said`)."""
         preset = preset if preset in tables.methods[a].presets else "paper"
-        return [gr.update(choices=list(tables.methods[a].presets), value=preset), *parts.params.preset(a, b if both else None, preset)]
+        now, b = parts.params.base(a, b if both else None, preset), b if both else None
+        kept = parts.params.changed(given, said) if said is not None else {}
+        return [gr.update(choices=list(tables.methods[a].presets), value=preset), now, *parts.params.preset(a, b, preset, kept)]
+
+    def chosen(said, a, both, b, preset, *given):
+        return settle(said, a, both, b, preset, given)
 
     def reset(a, both, b):
-        return method(a, both, b, "paper")
-
-    def preset(a, both, b, chosen):
-        return parts.params.preset(a, b if both else None, chosen)
+        return settle(None, a, both, b, "paper", ())
 
     def visibility(a, both, b):
         return [gr.update(visible=bool(both)), *parts.params.visibility(a, b if both else None)]
 
-    parts.method_a.input(method, [*lanes, parts.preset], [parts.preset, *components], **QUICK)
-    parts.buttons["reset"].click(reset, lanes, [parts.preset, *components], **QUICK)
-    parts.preset.input(preset, [*lanes, parts.preset], components, **QUICK)
+    filled = [parts.preset, parts.base, *components]
+    gr.on([parts.method_a.input, parts.preset.input], chosen, [parts.base, *lanes, parts.preset, *components], filled, **QUICK)
+    parts.buttons["reset"].click(reset, lanes, filled, **QUICK)
     gr.on([parts.compare.input, parts.method_b.input], visibility, lanes, [parts.method_b, *components], **QUICK)
 
     def chips(model):
