@@ -35,9 +35,34 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         p.error(f"--auth takes USER:PASSWORD, not {args.auth!r}; give both, with a colon between")
     if args.share and not args.auth:
         p.error("--share makes the page public and needs --auth USER:PASSWORD; add it, or leave --share out")
-    if args.trace is not None and not Path(args.trace).is_file():
-        p.error(f"--trace {args.trace!r} is not a file; give the path of a saved trace")
+    if not 0 <= args.port <= 65535:
+        p.error(f"--port takes a whole number from 0 to 65535, not {args.port}; give one of those")
+    if args.trace is not None:
+        if not Path(args.trace).is_file():
+            p.error(f"--trace {args.trace!r} is not a file; give the path of a saved trace")
+        from polestar.trace import TraceError, load
+
+        try:
+            load(args.trace)
+        except TraceError as error:
+            p.error(f"--trace: {error}")
     return args
+
+
+def unknown_model(name: str, names: list[str]) -> str:
+    """One sentence when `name` is neither one of `names` nor a model's folder, else "". Whether its files are here is seen at the first run."""
+    if name.lower() in (n.lower() for n in names):
+        return ""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return "" if (folder / "config.json").is_file() else f"--model: the folder {name!r} holds no config.json; give the folder of a model"
+    from polestar.models import registry  # imports torch, so only for names that the tables do not have
+
+    try:
+        known = registry.find(name) is not None
+    except ValueError as error:
+        return f"--model: {error}"
+    return "" if known else f"--model: there is no model {name!r} and no such folder; choose one of {', '.join(names)}, or give a folder"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -56,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def serve(engine: Any, args: argparse.Namespace) -> Any:
-    """Build and launch the page with an engine; returns the running Blocks. Raises SystemExit when the port is taken."""
+    """Build and launch the page with an engine; returns the running Blocks. Raises SystemExit when the port is taken or there is no such model."""
     from . import tables as tables_
 
     reading = tables_.begin()
@@ -73,9 +98,13 @@ def serve(engine: Any, args: argparse.Namespace) -> Any:
     from .wiring import wire
 
     tables = tables_.get(reading)
+    names = [name for name, _ in tables.models]
+    if problem := unknown_model(args.model, names):
+        print(f"app.py: error: {problem}", file=sys.stderr)
+        raise SystemExit(2)
     server = Server(engine, trace=args.trace)
     with gr.Blocks(title="Polestar", analytics_enabled=False, fill_width=True) as page:
-        wire(page, tables, lay_out(tables, args.model, [name for name, _ in tables.models]), server)
+        wire(page, tables, lay_out(tables, args.model, names), server)
     page.queue(default_concurrency_limit=None, api_open=False)
     try:
         _, url, public = page.launch(
