@@ -489,6 +489,21 @@ def test_another_method_or_preset_keeps_what_the_person_changed(page_parts):
     assert controls.preset("polestar", None, "paper")[controls.names.index("gen_length")]["value"] == 256  # what reset does
 
 
+def test_a_number_outside_its_control_is_corrected_and_named(page_parts):
+    from ui.controls import half_written, hold
+
+    _, parts = page_parts
+    params, of = parts.params.params, parts.params.of
+    assert hold(params["tau_s"], 5) == (1.05, "τ_s = 5 is outside 0 to 1.05; τ_s is 1.05 now.")
+    assert hold(params["k"], 0) == (1, "k = 0 is outside 1 to 32; k is 1 now.")
+    assert hold(params["seed"], -3)[0] == 0 and "seed = -3" in hold(params["seed"], -3)[1]
+    assert hold(params["tau_s"], 0.7) == (0.7, "") and half_written(params["gen_length"], 1) and not half_written(params["gen_length"], 900)
+    assert [of[name].preprocess(value) for name, value in (("tau_s", 5), ("k", 40), ("seed", -3))] == [5, 40, -3]  # no error before the listeners
+    assert [of[name].get_block_name() for name in ("tau_s", "seed")] == ["slider", "number"]
+    given = [{"tau_s": 5}.get(name, params[name].default) for name in parts.params.names]
+    assert parts.params.values(given)["tau_s"] == 1.05
+
+
 def test_lessons_are_read_in_order(tmp_path):
     (tmp_path / "b.md").write_text("---\ntitle: Second\norder: 2\n---\ntext\n")
     (tmp_path / "a.md").write_text("no front matter\n")

@@ -7,6 +7,7 @@ method or parameter needs nothing here. Values travel as a dict by parameter nam
 from __future__ import annotations
 
 import math
+from abc import ABCMeta
 from collections.abc import Iterable
 from typing import Any
 
@@ -62,10 +63,10 @@ def make_control(param: Param, visible: bool, value: Any) -> gr.components.Compo
         return gr.Textbox(value=_written(value), **{**common, "elem_classes": ["ps-number"]})
     low, high = RANGES.get(param.name, (param.minimum, param.maximum))
     if low is None or high is None or high - low > 4096 or math.isinf(high):
-        return gr.Number(value=value, minimum=param.minimum, maximum=param.maximum, precision=0 if param.kind is int else None,
-                         **{**common, "elem_classes": ["ps-number"]})  # fmt: skip
+        return Number(value=value, minimum=param.minimum, maximum=param.maximum, precision=0 if param.kind is int else None,
+                      **{**common, "elem_classes": ["ps-number"]})  # fmt: skip
     step = STEPS.get(param.name, param.step or (1 if param.kind is int else 0.01))
-    return gr.Slider(value=value, minimum=low, maximum=high, step=step, **common)
+    return Slider(value=value, minimum=low, maximum=high, step=step, **common)
 
 
 def marks_css(params: dict[str, Param]) -> str:
@@ -76,6 +77,33 @@ def marks_css(params: dict[str, Param]) -> str:
         if param.kind in (int, float) and low is not None and high is not None and low <= param.default <= high and high > low:
             rules.append(f"#ps-{param.name} {{ --paper: {(param.default - low) / (high - low):.4f} }}")
     return "\n".join(rules)
+
+
+class Plain(type(gr.Slider)):
+    """Makes a component's class without writing a stub file beside this module."""
+
+    def __new__(cls, name, bases, attrs):
+        return ABCMeta.__new__(cls, name, bases, attrs)
+
+
+class Slider(gr.Slider, metaclass=Plain):
+    """The native slider; a number outside its range reaches the listeners, which correct it and name the control (see `hold`)."""
+
+    is_template = True
+
+    def preprocess(self, payload: float) -> float:
+        """The number as it was typed."""
+        return payload if payload is None else gr.Number.round_to_precision(payload, self.precision)
+
+
+class Number(gr.Number, metaclass=Plain):
+    """The native number box, likewise."""
+
+    is_template = True
+
+    def preprocess(self, payload: float | None) -> float | int | None:
+        """The number as it was typed."""
+        return payload if payload is None else gr.Number.round_to_precision(payload, self.precision)
 
 
 class Controls:
@@ -123,7 +151,7 @@ class Controls:
         out = {}
         for name, value in zip(self.names, given, strict=True):
             param = self.params[name]
-            out[name] = param.default if value is None or value == "" else value
+            out[name] = param.default if value is None or value == "" else hold(param, value)[0]
         return out
 
     def base(self, method_a: str, method_b: str | None, preset: str) -> dict[str, Any]:
@@ -168,6 +196,27 @@ def _written(value: Any) -> Any:
 
 def _k_limit(clusters: Any) -> int:
     return max(1, int(clusters or 1))
+
+
+def limits(param: Param) -> tuple[float, float]:
+    """The range that a parameter's control offers."""
+    low, high = RANGES.get(param.name, (param.minimum, param.maximum))
+    return -math.inf if low is None else low, math.inf if high is None else high
+
+
+def hold(param: Param, value: Any) -> tuple[Any, str]:
+    """A number kept inside its control's range: the value and a sentence that names the control ("" when nothing was wrong)."""
+    low, high = limits(param)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or low <= value <= high:
+        return value, ""
+    held = param.kind(low if value < low else high)
+    name = SHORT.get(param.name, param.symbol)
+    return held, f"{name} = {value:.10g} is outside {low:.10g} to {high:.10g}; {name} is {held:.10g} now."
+
+
+def half_written(param: Param, value: Any) -> bool:
+    """Can more digits still bring the number into its control's range? (The 1 of a 128 where 8 is the least.)"""
+    return isinstance(value, (int, float)) and 0 <= value < limits(param)[0]
 
 
 def hold_k(clusters: Any, k: Any) -> tuple[Any, str]:

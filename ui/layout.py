@@ -95,10 +95,13 @@ def _methods(tables: Tables) -> tuple[gr.Dropdown, gr.Checkbox, gr.Dropdown, gr.
     second = LANE_B if LANE_B in tables.methods else first
     plain = {"elem_classes": ["ps-choice"], "filterable": False}
     with gr.Group(elem_classes=["ps-group"], elem_id="ps-methods"):
-        a = gr.Dropdown(titles, value=first, label="lane A", elem_id="ps-method-a", info="How lane A decodes. Default: Polestar.", **plain)
+        a = gr.Dropdown(
+            titles, value=first, label="lane A", elem_id="ps-method-a", **plain,
+            info="How lane A decodes. Default: Polestar. Takes effect in the next run.",
+        )  # fmt: skip
         preset = gr.Dropdown(
             list(tables.methods[first].presets), value="paper", label="preset", elem_id="ps-preset", **plain,
-            info="paper: Table 5 of the paper. release: what a method's public code does.",
+            info="paper: Table 5 of the paper. release: what a method's public code does. Takes effect in the next run.",
         )  # fmt: skip
         with gr.Row(elem_id="ps-lane-b"):
             compare = gr.Checkbox(
@@ -107,7 +110,7 @@ def _methods(tables: Tables) -> tuple[gr.Dropdown, gr.Checkbox, gr.Dropdown, gr.
             )  # fmt: skip
             b = gr.Dropdown(
                 titles, value=second, label="lane B method", elem_id="ps-method-b", **plain,
-                info="How lane B decodes. Default: Fast-dLLM with the dual cache.",
+                info="How lane B decodes. Default: Fast-dLLM with the dual cache. Takes effect in the next run.",
             )  # fmt: skip
     return a, compare, b, preset
 

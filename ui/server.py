@@ -96,6 +96,12 @@ class Server:
             return str(error)
         return ""
 
+    def next_run(self, session: str, what: str) -> None:
+        """Say, where a run goes on, that `what` was chosen for the next one."""
+        tab = self.tab(session)
+        if tab.run is not None and tab.run.alive:
+            tab.channel.put(status(tab.channel.state, f"{what} takes effect in the next run; this one goes on as it began"))
+
     def show(self, tab: Tab, path: Any) -> None:
         """Replay a trace file in a tab. Raises TraceError, and changes nothing, when it is no trace."""
         from polestar.trace.file import load

@@ -14,7 +14,7 @@ from typing import Any
 import gradio as gr
 
 from . import fetching, settings
-from .controls import hold_k
+from .controls import half_written, hold, hold_k, limits
 from .layout import DETAILS, ORDERS, PACES, Parts
 from .runs import Request
 from .server import Server
@@ -30,7 +30,7 @@ def wire(page: gr.Blocks, tables: Tables, parts: Parts, server: Server) -> None:
     """Connect everything. Call inside the open Blocks."""
     _runs(tables, parts, server)
     _live(parts, server)
-    _choices(tables, parts)
+    _choices(tables, parts, server)
     server.tables = tables
     fetching.wire(page, parts.model, parts.fetch, server.fetcher)
 
@@ -93,16 +93,36 @@ def _live(parts: Parts, server: Server) -> None:
     """Parameters and pace that move during a run."""
 
     def setter(name: str):
-        def act(value: Any, http: gr.Request) -> None:
-            problem = server.set(server.tab(http.session_hash), name, parts.params.params[name].default if value in (None, "") else value)
-            if problem:
-                gr.Warning(problem, duration=6)
+        param = parts.params.params[name]
+
+        def act(value: Any, http: gr.Request):
+            if half_written(param, value):
+                return gr.skip()
+            value, sentence = hold(param, value) if param.name != "k" else (value, "")  # k has a listener of its own
+            if param.live != "run":
+                sentence = server.set(server.tab(http.session_hash), name, param.default if value in (None, "") else value) or sentence
+            if sentence:
+                gr.Warning(sentence, duration=6)
+                return gr.update(value=value)
+            return gr.skip()
+
+        return act
+
+    def finisher(name: str):
+        def act(value: Any):
+            held, sentence = hold(parts.params.params[name], value)
+            if not half_written(parts.params.params[name], value):
+                return gr.skip()
+            gr.Warning(sentence, duration=6)
+            return gr.update(value=held)
 
         return act
 
     for name, component in parts.params.of.items():
-        if parts.params.params[name].live != "run":
-            component.input(setter(name), component, None, **LIVE)
+        if parts.params.params[name].live != "run" or isinstance(component, (gr.Slider, gr.Number)):
+            component.input(setter(name), component, component, **LIVE)
+        if isinstance(component, gr.Slider) and limits(parts.params.params[name])[0] > 0:
+            component.release(finisher(name), component, component, **LIVE)
 
     def set_pace(value: str, http: gr.Request) -> None:
         server.set(server.tab(http.session_hash), "pace", PACES[value])
@@ -110,7 +130,7 @@ def _live(parts: Parts, server: Server) -> None:
     parts.pace.input(set_pace, parts.pace, None, **LIVE)
 
     def keep_k(clusters: Any, k: Any):
-        update, sentence = hold_k(clusters, k)
+        update, sentence = hold_k(hold(parts.params.params["K"], clusters)[0], k)
         if sentence:
             gr.Info(sentence, duration=6)
         return update
@@ -120,7 +140,7 @@ def _live(parts: Parts, server: Server) -> None:
         gr.on([of["K"].input, of["k"].input], keep_k, [of["K"], of["k"]], of["k"], **LIVE)
 
 
-def _choices(tables: Tables, parts: Parts) -> None:
+def _choices(tables: Tables, parts: Parts, server: Server) -> None:
     """Method, preset, model: what is shown and what the controls say."""
     lanes = [parts.method_a, parts.compare, parts.method_b]
     components = parts.params.components
@@ -132,13 +152,15 @@ def _choices(tables: Tables, parts: Parts) -> None:
         kept = parts.params.changed(given, said) if said is not None else {}
         return [gr.update(choices=list(tables.methods[a].presets), value=preset), now, *parts.params.preset(a, b, preset, kept)]
 
-    def chosen(said, a, both, b, preset, *given):
+    def chosen(http: gr.Request, said, a, both, b, preset, *given):
+        server.next_run(http.session_hash, "another method or preset of lane A")
         return settle(said, a, both, b, preset, given)
 
     def reset(a, both, b):
         return settle(None, a, both, b, "paper", ())
 
-    def visibility(a, both, b):
+    def visibility(http: gr.Request, a, both, b):
+        server.next_run(http.session_hash, "what lane B does")
         return [gr.update(visible=bool(both)), *parts.params.visibility(a, b if both else None)]
 
     filled = [parts.preset, parts.base, *components]
