@@ -504,6 +504,21 @@ def test_a_number_outside_its_control_is_corrected_and_named(page_parts):
     assert parts.params.values(given)["tau_s"] == 1.05
 
 
+def test_a_method_chosen_during_a_run_says_that_it_is_for_the_next_one(engine):
+    async def scene(p: Page):
+        p.server.next_run(p.name, "new method")
+        p.run(small(pace=5.0))
+        await p.until(lambda: p.steps())
+        assert not any("next run" in e["text"] for e in p.of("status"))
+        p.server.next_run(p.name, "new method")
+        await p.until(lambda: p.text.startswith("next run: new method;"))
+        assert p.state == "running"
+        p.send(cmd="stop")
+        await p.ends()
+
+    play(engine, scene)
+
+
 def test_lessons_are_read_in_order(tmp_path):
     (tmp_path / "b.md").write_text("---\ntitle: Second\norder: 2\n---\ntext\n")
     (tmp_path / "a.md").write_text("no front matter\n")

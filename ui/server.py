@@ -100,7 +100,7 @@ class Server:
         """Say, where a run goes on, that `what` was chosen for the next one."""
         tab = self.tab(session)
         if tab.run is not None and tab.run.alive:
-            tab.channel.put(status(tab.channel.state, f"{what} takes effect in the next run; this one goes on as it began"))
+            tab.channel.put(status(tab.channel.state, f"next run: {what}; this one goes on as it began"))
 
     def show(self, tab: Tab, path: Any) -> None:
         """Replay a trace file in a tab. Raises TraceError, and changes nothing, when it is no trace."""

@@ -153,14 +153,14 @@ def _choices(tables: Tables, parts: Parts, server: Server) -> None:
         return [gr.update(choices=list(tables.methods[a].presets), value=preset), now, *parts.params.preset(a, b, preset, kept)]
 
     def chosen(http: gr.Request, said, a, both, b, preset, *given):
-        server.next_run(http.session_hash, "another method or preset of lane A")
+        server.next_run(http.session_hash, "new method or preset")
         return settle(said, a, both, b, preset, given)
 
     def reset(a, both, b):
         return settle(None, a, both, b, "paper", ())
 
     def visibility(http: gr.Request, a, both, b):
-        server.next_run(http.session_hash, "what lane B does")
+        server.next_run(http.session_hash, "new lane B")
         return [gr.update(visible=bool(both)), *parts.params.visibility(a, b if both else None)]
 
     filled = [parts.preset, parts.base, *components]
