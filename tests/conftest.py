@@ -34,3 +34,11 @@ def dream():
 def demo():
     """The bundled model."""
     return load_model("demo", device="cpu", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def engine():
+    """The engine as the page has it."""
+    from ui.engine import Engine
+
+    return Engine(device="cpu")

@@ -1,8 +1,11 @@
-"""What tests of the page share: feeding it, sending one more event, the commands it sent."""
+"""What tests of the page share: feeding it, sending one more event, the commands it sent, the bundled lessons and recordings."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
+
+LESSONS = Path(__file__).resolve().parents[2] / "assets" / "lessons"
 
 
 def feed(tab, messages) -> None:
@@ -47,3 +50,20 @@ def select(tab, position, lane="A") -> None:
     at = tab.evaluate("([lane, position]) => page.grids[lane].place(position)", [lane, position])
     box.click(position={"x": at["x"] + 8, "y": at["y"] + 8})
     tab.evaluate("() => page.store.flush()")
+
+
+def lesson_files():
+    return [p for p in sorted(LESSONS.glob("*.md")) if p.stem != "README"]
+
+
+def lessons_event():
+    return {"type": "lessons", "list": [{"name": p.stem, "title": None, "order": None, "markdown": p.read_text()} for p in lesson_files()]}
+
+
+def recording(name, *lanes):
+    """The bundled recordings as the server would send them."""
+    from polestar.trace.file import load
+    from polestar.trace.wire import messages
+
+    traces = {lane: load(LESSONS.parent / "traces" / f"{file}.safetensors") for lane, file in zip("AB", lanes, strict=False)}
+    return messages(traces, run=name)

@@ -6,16 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent / "js"))
 import synth
-from browser import open_harness, open_tab
-
-
-@pytest.fixture(scope="module")
-def harness():
-    with open_harness() as opened:
-        yield opened
+from browser import open_tab
 
 
 @pytest.fixture(scope="module")

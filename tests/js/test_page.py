@@ -4,40 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-import sys
-from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent / "js"))
 import synth
-from browser import open_harness, open_tab
-
-
-@pytest.fixture(scope="module")
-def harness():
-    with open_harness() as opened:
-        yield opened
-
-
-@pytest.fixture
-def tab(harness):
-    with open_tab(harness) as page:
-        yield page
-
-
-def feed(tab, messages, wait=True):
-    tab.evaluate("(m) => { for (const x of m) page.receive(x); }", messages)
-    if wait:
-        tab.evaluate("() => page.store.flush()")
-
-
-def events_of(messages, kind, lane="A"):
-    return [e for m in messages for e in json.loads(m)["events"] if e["type"] == kind and e.get("lane") == lane]
-
-
-def steps_of(messages, lane="A"):
-    return [s for e in events_of(messages, "steps", lane) for s in e["steps"]]
+from pages import events_of, feed, steps_of
 
 
 def canvas_after(header, steps, p):
