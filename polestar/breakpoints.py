@@ -78,7 +78,7 @@ class Breakpoint:
     token: int | None = None
     text: str | None = None
     of: str = "committed"
-    pieces: Callable[[int, Trace], bytes] = field(default=None, compare=False, repr=False)  # bytes of a token, where `text` asks
+    pieces: Callable[[int, Trace | None], bytes] = field(default=None, compare=False, repr=False)  # bytes of a token, where `text` asks
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], *, header: Header | None = None, codec: Any = None) -> Breakpoint:
@@ -141,8 +141,8 @@ class Breakpoint:
             out["of"] = self.of
         return out
 
-    def describe(self) -> str:
-        """The conditions in words, joined by "and"."""
+    def describe(self, trace: Trace | None = None) -> str:
+        """The conditions in words, joined by "and"; `trace` knows the texts of tokens where no codec does."""
         said = []
         if self.number is not None:
             said.append(f"pass {self.number}")
@@ -157,7 +157,7 @@ class Breakpoint:
             if self.position is not None:
                 who = who.replace("a masked position", f"masked position {self.position}").replace("commit", f"commit at position {self.position}")
             if self.token is not None:
-                who += f" predicting token {self.token}" if self.of == "masked" else f" of token {self.token}"
+                who += f" {'predicting' if self.of == 'masked' else 'of'} {self._named(self.token, trace)}"
             if self.text is not None:
                 who += f" that completes {self.text!r}"
             for name, sign in (("delta", "Δ"), ("confidence", "confidence")):
@@ -181,13 +181,27 @@ class Breakpoint:
         name = "breakpoint" if self.id is None else f"breakpoint {self.id}"
         if not self._about_position():
             why = f" ({step.refresh_reason})" if self.refresh and step.refresh_reason else ""
-            return f"{name} ({self.describe()}) at pass {step.index}, block {step.block}{why}"
+            return f"{name} ({self.describe(trace)}) at pass {step.index}, block {step.block}{why}"
         for position, token, confidence, reason, delta in _committed_of(step) if self.of == "committed" else _masked_of(step):
             if self._holds(position, token, confidence, reason, delta) and (self.text is None or self._completes(position, step, trace)):
                 what = "masked" if self.of == "masked" else f"committed ({reason})"
                 shown = "" if delta is None or math.isnan(delta) else f", Δ {delta:.3g}"
-                return f"{name} ({self.describe()}) at pass {step.index}: position {position} {what}, token {token}, confidence {confidence:.3g}{shown}"
+                which = self._named(token, trace)
+                return f"{name} ({self.describe(trace)}) at pass {step.index}: position {position} {what}, {which}, confidence {confidence:.3g}{shown}"
         return None
+
+    def _named(self, token: int, trace: Trace | None) -> str:
+        """A token as its text and id; bytes where it is no whole text; the id alone where nobody knows it."""
+        try:
+            raw = b"" if self.pieces is None else self.pieces(token, trace)
+        except (KeyError, IndexError, ValueError, OverflowError):  # no id of this vocabulary
+            raw = b""
+        if not raw:
+            return f"token {token}"
+        try:
+            return f"token {raw.decode()!r} (id {token})"
+        except UnicodeDecodeError:
+            return f"token {raw.hex(' ').upper()} (id {token}, part of a character)"
 
     def _about_position(self) -> bool:
         return _about_position({f: getattr(self, f) for f in ("commit", "delta", "confidence", "position", "token", "text")})
@@ -340,11 +354,11 @@ def _about_position(out: Mapping[str, Any]) -> bool:
     return any(out.get(n) is not None for n in ("commit", "delta", "confidence", "position", "token", "text"))
 
 
-def _pieces_of(codec: Any) -> Callable[[int, Trace], bytes]:
-    def pieces(token: int, trace: Trace) -> bytes:
+def _pieces_of(codec: Any) -> Callable[[int, Trace | None], bytes]:
+    def pieces(token: int, trace: Trace | None) -> bytes:
         if codec is not None:
             return codec.token_bytes(token)
-        entry = trace.vocab.get(token, {})
+        entry = {} if trace is None else trace.vocab.get(token, {})
         return bytes.fromhex(entry["b"]) if "b" in entry else entry.get("t", "").encode()
 
     return pieces

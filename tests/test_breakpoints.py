@@ -173,6 +173,27 @@ def test_json_goes_round_and_reads_as_a_sentence():
     assert Breakpoint.from_json({"of": "masked", "position": 5, "confidence": {"above": 0.5}}).describe() == "masked position 5 with confidence above 0.5"
 
 
+class Words:
+    """As much of a codec as sentences need: three tokens, one of them no whole text."""
+
+    def token_bytes(self, token):
+        return {7: b" clips", 8: b"\xe2\x82", 9: b"\n"}[token]
+
+
+@pytest.mark.parametrize(
+    ("token", "named"),
+    [(7, "token ' clips' (id 7)"), (8, "token E2 82 (id 8, part of a character)"), (9, "token '\\n' (id 9)"), (6, "token 6")],
+)
+def test_sentences_name_a_token_by_its_text_and_id(token, named):
+    commit = step(0, Commit(5, token, 0.8, "drift", 0.61, 0.1))
+    said = fires({"token": token, "commit": "drift"}, commit, codec=Words())
+    assert said == f"breakpoint (a drift commit of {named}) at pass 0: position 5 committed (drift), {named}, confidence 0.8, Δ 0.61"
+    saved = Trace(header(), [commit])
+    saved.vocab[7] = {"t": " clips"}  # a saved trace has the texts without its model
+    known = "token ' clips' (id 7)" if token == 7 else f"token {token}"
+    assert f"(a commit of {known})" in Breakpoint.from_json({"token": token})(commit, saved)
+
+
 def test_a_list_by_id():
     many = Breakpoints(header())
     a, b = many.add({"pass": 0}), many.add({"commit": "any", "once": True})

@@ -56,6 +56,45 @@ def test_a_breakpoint_set_while_the_run_goes_is_asked_too(engine):
     play(engine, scene)
 
 
+def test_a_step_past_a_breakpoint_says_what_is_true_then(engine):
+    async def scene(p: Page):
+        p.send(cmd="breakpoint", op="add", breakpoint={"pass": 3})
+        p.send(cmd="breakpoint", op="add", breakpoint={"pass": 5})
+        p.run(small())
+        await p.until(lambda: p.state == "paused" and "breakpoint 1" in p.text)
+        p.send(cmd="step")
+        await p.until(lambda: len(p.steps()) == 5)
+        await p.settle()
+        assert (p.state, p.text) == ("paused", "paused; step, continue or stop")
+        assert [b["fired"] for b in p.of("breakpoints")[-1]["list"]] == [None, None]
+        p.send(cmd="step")
+        await p.until(lambda: len(p.steps()) == 6)
+        await p.settle()
+        assert p.text == "breakpoint 2 (pass 5) at pass 5, block 0", "and the one that it meets"
+        p.send(cmd="stop")
+        await p.ends()
+
+    play(engine, scene)
+
+
+def test_a_breakpoint_on_a_token_names_its_text(engine):
+    async def scene(p: Page):
+        p.run(small())
+        await p.ends()
+        token = p.commits()[0][2]
+        text = engine.codec(engine.load("demo")).token_text(token)
+        p.send(cmd="breakpoint", op="add", breakpoint={"token": token})
+        await p.until(lambda: p.of("breakpoints") and p.of("breakpoints")[-1]["list"])
+        assert p.of("breakpoints")[-1]["list"][0]["text"] == f"a commit of token {text!r} (id {token})"
+        p.run(small())
+        await p.ends("paused")
+        assert f"token {text!r} (id {token}), confidence" in p.text
+        p.send(cmd="stop")
+        await p.ends()
+
+    play(engine, scene)
+
+
 def test_text_breakpoints_know_the_tokens_of_the_model(engine):
     async def scene(p: Page):
         p.run(small())

@@ -1,7 +1,8 @@
 """Breakpoints of a tab: kept between runs, asked by every lane's session.
 
 Contract: thread-safe. A breakpoint belongs to no run, so its position is checked against a run only by never holding there. `ask(codec)` is what a
-session calls after every pass: it answers what fired, in one sentence, or None. `events()` is the list as the page has it.
+session calls after every pass: it answers what fired, in one sentence, or None. `event()` is the list as the page has it; it names tokens by the
+texts of the model that was asked last.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Book:
         self._fired: dict[int, str] = {}
         self._lock = threading.Lock()
         self._changed = changed
+        self._codec: Any = None  # of the model that was asked last
 
     def act(self, command: dict[str, Any]) -> None:
         """The page's command `breakpoint`: op add, remove, enable, disable or clear. Raises ValueError in one sentence."""
@@ -44,12 +46,15 @@ class Book:
     def ask(self, codec: Any) -> Callable[[Any, Any], str | None]:
         """A question for `Session.breaks`. `codec` gives the bytes of tokens, for conditions on text."""
         made: dict[Breakpoint, Breakpoint] = {}
+        known, self._codec = self._codec, codec
+        if codec is not known and any(b.token is not None for b in self._all):
+            self._changed()
 
         def ask(step: Any, trace: Any) -> str | None:
             said = []
             for b in self._all:
                 if b not in made:
-                    made[b] = Breakpoint.from_json(b.to_json(), codec=codec)
+                    made[b] = _with(b, codec)
                 sentence = made[b](step, trace)
                 if sentence:
                     said.append(sentence)
@@ -74,4 +79,13 @@ class Book:
         """The event `breakpoints`."""
         with self._lock:
             fired = dict(self._fired)
-        return {"type": "breakpoints", "list": [{"id": b.id, "text": b.describe(), "enabled": b.enabled, "fired": fired.get(b.id)} for b in self._all]}
+            codec = self._codec
+        return {
+            "type": "breakpoints",
+            "list": [{"id": b.id, "text": _with(b, codec).describe(), "enabled": b.enabled, "fired": fired.get(b.id)} for b in self._all],
+        }
+
+
+def _with(b: Breakpoint, codec: Any) -> Breakpoint:
+    """The breakpoint with the tokens' texts of a codec."""
+    return b if codec is None else Breakpoint.from_json(b.to_json(), codec=codec)

@@ -107,6 +107,8 @@ class Run:
         if what == "pass":
             if not self.paused:
                 self.pause()
+            elif going:  # what held the run before is behind it; said first, since the step may meet the next breakpoint
+                self._say("paused", "paused; step, continue or stop")
             self.desk.went_on()
             for x in going:
                 x.session.step_once()
