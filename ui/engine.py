@@ -16,8 +16,8 @@ from typing import Any
 class Engine:
     """The real engine, `polestar`."""
 
-    def __init__(self, device: str | None = None, dtype: str | None = None, quantize: str | None = None):
-        self.device, self.dtype, self.quantize = device, dtype, quantize
+    def __init__(self, device: str | None = None, dtype: str | None = None, quantize: str | None = None, threads: int | None = None):
+        self.device, self.dtype, self.quantize, self.threads = device, dtype, quantize, threads
         self._lock = threading.Lock()
         self._name: str | None = None
         self._loaded: Any = None
@@ -30,7 +30,10 @@ class Engine:
 
     def load(self, name: str, progress: Callable[[int, int], None] | None = None) -> Any:
         """The model called `name` (a registered name or a folder); the one before it is let go first. `progress(done, total)` in bytes."""
+        from torch import set_num_threads
+
         from polestar.models.checkpoint import load_model
+        from polestar.models.machine import cpu_threads
 
         with self._lock:
             if self._name != name:
@@ -40,6 +43,7 @@ class Engine:
                     before.free()
                 self._loaded = load_model(name, device=self.device, dtype=self.dtype, quantize=self.quantize, progress=progress)
                 self._name = name
+                set_num_threads(self.threads or cpu_threads(sum(p.numel() for p in self._loaded.model.parameters())))
             return self._loaded
 
     def codec(self, loaded: Any) -> Any:

@@ -20,7 +20,7 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The arguments; leaves with one sentence when they do not fit together."""
-    p = argparse.ArgumentParser(prog="app.py", description="A visual debugger for the decoding of diffusion language models.")
+    p = Parser(prog="app.py", description="A visual debugger for the decoding of diffusion language models.")
     p.add_argument("--model", default="demo", help="a name or a folder with config.json and safetensors (default: bundled)")
     p.add_argument("--trace", metavar="FILE", help="open a saved trace")
     p.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine only)")
@@ -30,7 +30,10 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     p.add_argument("--device", help="cpu or cuda (default: what the machine has)")
     p.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="number format of the model")
     p.add_argument("--quantize", choices=("8bit", "4bit"), help="hold the model's projections in 8 or 4 bits (needs bitsandbytes)")
+    p.add_argument("--threads", type=int, help="CPU threads of the engine (default: 1 for a model below 30 M parameters, else one for each core)")
     args = p.parse_args(argv)
+    if args.threads is not None and args.threads < 1:
+        p.error(f"--threads takes a whole number of at least 1, not {args.threads}; give one, or leave --threads out")
     if args.auth is not None and not all(args.auth.partition(":")[::2]):
         p.error(f"--auth takes USER:PASSWORD, not {args.auth!r}; give both, with a colon between")
     if args.share and not args.auth:
@@ -70,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
     from .engine import Engine
 
-    page = serve(Engine(args.device, args.dtype, args.quantize), args)
+    page = serve(Engine(args.device, args.dtype, args.quantize, args.threads), args)
     try:
         page.block_thread()
     except KeyboardInterrupt:

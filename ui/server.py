@@ -1,8 +1,8 @@
 """Who is looking: one `Tab` for each open page, all sharing one engine and one line for the model.
 
 Contract: `run` and `drain` are async generators of bus values for one tab; between two values they let at least `TICK` seconds pass, so a
-screen sees at most about 20 updates a second, the last one always. A run ends when its generator is closed, when the tab goes away, or on
-stop. `command` answers at once and never waits for a forward pass.
+screen sees at most about 10 updates a second, the last one always, and what comes after a silence within `POLL`. A run ends when its
+generator is closed, when the tab goes away, or on stop. `command` answers at once and never waits for a forward pass.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from .runs import Request, Run
 from .stream import Channel, status
 
 log = logging.getLogger("polestar.ui")
-TICK = 0.05
+TICK = 0.1  # an update costs the decode's process and the browser several milliseconds each
+POLL = 0.02
 
 
 class Tab:
@@ -176,7 +177,7 @@ class Server:
                     tab.channel.put(status("queued", _waiting(now), now), run=run.name)
                 async for value in self._flush(tab, me):
                     yield value
-                await asyncio.sleep(TICK)
+                await asyncio.sleep(POLL)
             if ticket.left or run.stopping.is_set():
                 tab.channel.put(status("stopped", "left the line; nothing was decoded"), run=run.name)
             else:
@@ -185,7 +186,7 @@ class Server:
                 value = tab.channel.take()
                 if value is not None:
                     yield value
-                await asyncio.sleep(TICK)
+                await asyncio.sleep(POLL if value is None else TICK)
         finally:
             run.stop()
             if not run.alive:
@@ -207,7 +208,7 @@ class Server:
                 while tab.pump is me and (tab.waiting or not tab.channel.idle):
                     async for value in self._flush(tab, me):
                         yield value
-                    await asyncio.sleep(TICK)
+                    await asyncio.sleep(POLL)
             finally:
                 if tab.pump is me:
                     tab.pump = None

@@ -3,7 +3,7 @@
  *
  * Contract: `receive(text)` takes the server's messages in any order and applies them in `seq` order, each once; a message that is
  * late is waited for and asked for again. Panels call `store.rev` to see what changed and never keep state of their own about
- * the run. `touch(what)` schedules one redraw on the next animation frame. The cursor is a value on the alignment axis (pass, seconds or
+ * the run. `touch(what)` schedules one redraw on the next animation frame (a running decode's own news with a rest between). The cursor is a value on the alignment axis (pass, seconds or
  * tokens); while `follow` is true each lane shows its own last pass.
  */
 
@@ -11,6 +11,8 @@ import {LaneLog} from './log.js';
 import {cellText} from './tokens.js';
 
 const LATE_MS = 1500;
+const REST = 6; // times as long as a draw took: what a running decode sends is drawn in at most a seventh of the time
+const REST_MAX_MS = 250;
 export const LANES = ['A', 'B'];
 
 export class Store {
@@ -24,6 +26,8 @@ export class Store {
     this.run = null;
     this.playing = false;
     this.frame = 0;
+    this.restTimer = 0;
+    this.rested = 0; // when the next draw of a running decode may begin
     // What belongs to the tab rather than to one run: the server sends the whole list whenever it changes.
     this.lesson = false; // one is being followed: its text stays in sight
     this.breakpoints = [];
@@ -138,13 +142,28 @@ export class Store {
   touch(...what) {
     for (const name of what) this.rev[name]++;
     if (what.includes('data')) { this.tickCache = null; this.divergenceCache = null; }
-    if (!this.frame) this.frame = requestAnimationFrame(() => this.flush());
+    if (this.frame) return;
+    // Only what a running decode sends waits: a browser that draws in software would take the decode's own cores.
+    const own = this.status.state !== 'running' || what.some((name) => name !== 'data' && (name !== 'cursor' || !this.follow));
+    const wait = own ? 0 : this.rested - performance.now();
+    if (wait <= 0) this.plan();
+    else this.restTimer ||= setTimeout(() => { this.restTimer = 0; if (!this.frame) this.plan(); }, wait);
+  }
+
+  plan() {
+    this.frame = requestAnimationFrame(() => {
+      const began = performance.now();
+      this.flush();
+      // The next task runs once the browser has laid out and painted what was drawn.
+      setTimeout(() => { const now = performance.now(); this.rested = now + Math.min(REST_MAX_MS, REST * (now - began)); });
+    });
   }
 
   /** Draw now what is pending; also what tests time. */
   flush() {
     if (this.frame) cancelAnimationFrame(this.frame);
-    this.frame = 0;
+    clearTimeout(this.restTimer);
+    this.frame = this.restTimer = 0;
     for (const draw of this.listeners) draw();
   }
 
@@ -163,6 +182,7 @@ export class Store {
   destroy() {
     cancelAnimationFrame(this.frame);
     clearTimeout(this.lateTimer);
+    clearTimeout(this.restTimer);
     this.listeners.clear();
     this.clear();
   }

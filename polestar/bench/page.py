@@ -97,11 +97,14 @@ class Watched:
 
 def measure(model: str, prompt: str, repeats: int, say: Any) -> dict[str, Any]:
     """Times of both, alternating, and their ratio. Raises ImportError without playwright."""
+    import torch
     from playwright.sync_api import sync_playwright
 
     from polestar.models.checkpoint import load_model
+    from polestar.models.machine import cpu_threads
 
     loaded = load_model(model)
+    torch.set_num_threads(cpu_threads(sum(p.numel() for p in loaded.model.parameters())))  # as the app does
     without, watched, passes, updates = [], [], 0, 0
     with sync_playwright() as play:
         page = Watched(play, model)
@@ -124,7 +127,7 @@ def measure(model: str, prompt: str, repeats: int, say: Any) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> int:
     """The command."""
-    p = argparse.ArgumentParser(prog="python -m polestar bench page", description=__doc__.split("\n")[0])
+    p = Parser(prog="python -m polestar bench page", description=__doc__.split("\n")[0])
     p.add_argument("--model", default="demo")
     p.add_argument("--prompt", default="Gina has 14 toys. Gina buys 15 more toys and gives 6 toys to Cora. How many toys does Gina have now?")
     p.add_argument("--repeats", type=int, default=5)

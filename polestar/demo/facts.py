@@ -128,11 +128,102 @@ def _month_days(rng: random.Random) -> Problem:
     return _make("days", prompt, body, f"{x + y} days")
 
 
+def _legs(rng: random.Random) -> Problem:
+    """Two walks, the second from where the first ended."""
+    names, unit = rng.choice([(DAYS, "day"), (MONTHS, "month"), (MONTHS, "month")])
+    here = rng.randrange(len(names))
+    start, parts, asks = names[here], [], []
+    for leg in range(2):
+        n, side = rng.randint(2, 6), rng.choice(["after", "before"])
+        walk = [names[(here + (i if side == "after" else -i)) % len(names)] for i in range(n + 1)]
+        here = names.index(walk[-1])
+        asks.append(f"{n} {unit}s {side} " + (walk[0] if not leg else "that"))
+        parts.append((n, side, walk))
+    prompt = pick(
+        rng,
+        f"Find the {unit} {asks[0]}. Which {unit} is {asks[1]}?",
+        f"Take the {unit} that is {asks[0]}, then the one {asks[1]}. What is it?",
+        f"Which {unit} is {parts[1][0]} {unit}s {parts[1][1]} the {unit} that is {asks[0]}?",
+    )
+    style = rng.randrange(3)
+    lines = []
+    for leg, (n, side, walk) in enumerate(parts):
+        if style == 0:
+            lines.append(
+                f"{'First we' if not leg else 'Then we'} go {number_word(n)} {unit}s {'on' if side == 'after' else 'back'} from {walk[0]}: {join(walk[1:])}."
+            )
+        elif style == 1:
+            lines.append(f"{side.capitalize()} {walk[0]} comes {walk[1]}" + "".join(f", then {w}" for w in walk[2:]) + ".")
+        else:
+            lines.append(f"From {walk[0]} we count " + ", ".join(f"{i} {w}" for i, w in enumerate(walk) if i) + ".")
+    if rng.random() < 0.4:
+        lines.insert(0, pick(rng, f"We start at {start}.", "This takes two walks.", f"We walk twice, from {start} and from {parts[1][2][0]}."))
+    if rng.random() < 0.4:
+        lines.append(pick(rng, f"So it is {names[here]}.", f"We end at {names[here]}."))
+    return _make("legs", prompt, pick(rng, " ", "\n").join(lines), names[here])
+
+
+def _order(rng: random.Random) -> Problem:
+    """Months, days or letters out of order, put in order."""
+    names, unit, by = rng.choice(
+        [
+            (MONTHS, "months", "in the order of the year"),
+            (MONTHS, "months", "in the order of the year"),
+            (DAYS, "days", "in the order of the week"),
+            (LETTERS, "letters", "in the order of the alphabet"),
+        ]
+    )
+    given = rng.sample(names, rng.randint(4, 6))
+    back = rng.random() < 0.25
+    out = sorted(given, key=names.index, reverse=back)
+    if back:
+        by += ", last one first"
+    prompt = pick(
+        rng,
+        f"Put the {unit} {join(given)} {by}.",
+        f"Which order do {join(given)} have? Name the {unit} {by}.",
+        f"Arrange these {unit} {by}: {', '.join(given)}.",
+    )
+    style = rng.randrange(4)
+    if style == 0:
+        body = f"The {unit} are {join(given)}. {out[0]} comes first. " + " ".join(f"Then comes {x}." for x in out[1:])
+    elif style == 1:
+        body = f"{out[0]} is first" + "".join(f", then {x}" for x in out[1:-1]) + f", and {out[-1]} is last."
+    elif style == 2:
+        body = f"There are {number_word(len(out))} {unit}. " + " ".join(f"{a} comes before {b}." for a, b in pairwise(out))
+    else:
+        body = " ".join(f"{i + 1} {x}" + ("," if i < len(out) - 1 else ".") for i, x in enumerate(out)) + f" The first is {out[0]} and the last is {out[-1]}."
+    return _make("order", prompt, body, ", ".join(out))
+
+
+def _every(rng: random.Random) -> Problem:
+    """Every second or third month, day or letter from one on."""
+    names, unit = rng.choice([(MONTHS, "month"), (DAYS, "day"), (LETTERS, "letter"), (LETTERS, "letter")])
+    step, n = rng.choice([2, 3]), rng.randint(4, 6)
+    word = {2: "second", 3: "third"}[step]
+    start = rng.randrange(len(names) - step * (n - 1)) if names is LETTERS else rng.randrange(len(names))
+    out = [names[(start + step * i) % len(names)] for i in range(n)]
+    prompt = pick(
+        rng,
+        f"Name every {word} {unit} from {out[0]} on, {number_word(n)} in all.",
+        f"Start at {out[0]} and take every {word} {unit} until you have {number_word(n)}.",
+    )
+    skipped = [[names[(start + step * i + j) % len(names)] for j in range(1, step)] for i in range(n - 1)]
+    style = rng.randrange(3)
+    if style == 0:
+        body = f"We take {out[0]}. " + " ".join(f"We leave out {join(s)} and take {x}." for s, x in zip(skipped, out[1:], strict=True))
+    elif style == 1:
+        body = f"From {out[0]} go {number_word(step)} on each time" + "".join(f", then {x}" for x in out[1:]) + "."
+    else:
+        body = " ".join(f"After {a} skip {join(s)}." for a, s in zip(out, skipped, strict=False)) + f" The last one is {out[-1]}."
+    return _make("every", prompt, body, ", ".join(out))
+
+
 def problem(rng: random.Random) -> Problem:
     """One calendar or sequence question."""
-    kind = rng.choice(["day", "month", "range", "range", "sequence", "sequence", "days"])
+    kind = rng.choice(["day", "month", "range", "sequence", "sequence", "days", "legs", "legs", "order", "order", "every"])
     if kind == "day":
         return _cycle(rng, DAYS, "day", "Which day", kind)
     if kind == "month":
         return _cycle(rng, MONTHS, "month", "Which month", kind)
-    return {"range": _range, "sequence": _sequence, "days": _month_days}[kind](rng)
+    return {"range": _range, "sequence": _sequence, "days": _month_days, "legs": _legs, "order": _order, "every": _every}[kind](rng)

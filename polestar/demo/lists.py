@@ -82,7 +82,7 @@ def result_line(text: str) -> list[str] | None:
 def problem(rng: random.Random) -> Problem:
     """A list and one to three operations (a shuffle comes last)."""
     items, spare = _items(rng)
-    kinds = rng.sample(KINDS, rng.choice([1, 1, 1, 2, 2, 3]))
+    kinds = rng.sample(KINDS, rng.choice([1, 1, 2, 2, 3]))
     if len(kinds) > 1:
         kinds = [k for k in kinds if k not in ("shuffle", "copy")] + [k for k in kinds if k == "shuffle"]
     done: list[Operation] = []
@@ -94,12 +94,12 @@ def problem(rng: random.Random) -> Problem:
     asks = ", then ".join(op.ask for op in done)
     prompt = pick(rng, f"Take the list {listed} and {asks}.", f"Here is a list: {listed}. {capital(asks)}.", f"Start with {listed}. {capital(asks)}.")
     parts = []
-    if rng.random() < 0.6:
+    if rng.random() < 0.7:
         parts.append(pick(rng, f"The list is {listed}.", f"We start with {listed}.", f"The list has {number_word(len(items))} items: {listed}."))
     elif rng.random() < 0.4:
         parts.append(pick(rng, f"The list has {number_word(len(items))} items.", f"The first item is {items[0]} and the last is {items[-1]}."))
     stages = [f"{op.done}: {', '.join(op.items)}." for op in done]
-    if len(done) > 1 or not parts or rng.random() < 0.8:
+    if len(done) > 1 or not parts or rng.random() < 0.9:
         parts += stages
     if rng.random() < 0.4:
         n = len(current)

@@ -245,7 +245,7 @@ def explain(rng: random.Random, sentences: list[str], steps: list[Step]) -> str:
     """A worked answer: perhaps the given facts, the steps, a closing sentence, `#### N`."""
     parts = []
     if rng.random() < 0.3:
-        parts.append(pick(rng, "We know this: ", "The facts are: ") + sentences[0])
+        parts.append(pick(rng, "We know this: ", "The facts are: ") + (sentences[0] if rng.random() < 0.5 else " ".join(sentences)))
     elif rng.random() < 0.4:
         parts.append(pick(rng, f"This takes {number_word(len(steps))} steps.", "Let us work step by step.", f"We need {number_word(len(steps))} calculations."))
     style = rng.choice([0, 0, 1, 1, 2, 2, 3, 4])

@@ -1,7 +1,7 @@
 """`python -m polestar train-demo`: from nothing to a checkpoint directory.
 
 Contract: the same command resumes where the last one stopped (state in --work, written every few minutes and at the end, never half).
-A run that was interrupted gives the weights of one that was not, on the same machine and thread count. Progress goes to stdout and to `log.jsonl` in --work.
+A run that was interrupted gives the weights of one that was not, on the same machine with any number of threads. Progress goes to stdout and `log.jsonl` in --work.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ import json
 import math
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from polestar.demo.batches import Batch, chunk, encode, mask
 from polestar.demo.export import export, model_config
+from polestar.demo.learn import gradients, loss_of, product_dtype
 from polestar.demo.muon import Muon
 from polestar.demo.plain import accuracy
 from polestar.demo.problems import FAMILIES, held_out_set
 from polestar.demo.start import initialise
 from polestar.demo.tokenizer import train_tokenizer
-from polestar.models.transformer import Transformer, rotate
+from polestar.models.transformer import Transformer
 
 CHUNK_PROBLEMS = 384
 
@@ -39,30 +40,6 @@ class Cursor:
     chunk: int = 0
     batch: int = 0
     progress: float = 0.0
-
-
-def hidden_states(model: Transformer, tokens: torch.Tensor) -> torch.Tensor:
-    """`Transformer.forward` without the head: only masked rows pay for logits."""
-    cos, sin = model.rope(tokens.shape[-1])
-    x = model.embed(tokens)
-    for block in model.layers:
-        normed = block.attn_norm(x)
-        q, k = rotate(block.queries(normed), cos, sin), rotate(block.keys(normed), cos, sin)
-        x = x + block.o_proj(block.attend(q, k, block.values(normed)))
-        x = x + block.mlp(x)
-    return x
-
-
-def loss_of(model: Transformer, batch: Batch) -> torch.Tensor:
-    """Weighted mean cross-entropy over the masked positions."""
-    device = model.device
-    weights = torch.from_numpy(batch.weights).to(device)
-    at = weights > 0
-    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-        x = hidden_states(model, torch.from_numpy(batch.inputs).to(device))
-        logits = model.logits(x[at])
-    losses = F.cross_entropy(logits.float(), torch.from_numpy(batch.targets).to(device)[at], reduction="none")
-    return (losses * weights[at]).sum() / weights[at].sum()
 
 
 class Trainer:
@@ -79,7 +56,11 @@ class Trainer:
         self.model.to(self.device)
         matrices = [p for n, p in self.model.named_parameters() if n.startswith("layers") and p.dim() == 2]
         chosen = {id(p) for p in matrices}
-        self.optimiser = Muon(matrices=matrices, others=[p for p in self.model.parameters() if id(p) not in chosen], lr=args.lr, adam_lr=args.adam_lr)
+        self.dtype = product_dtype(self.device)
+        others = [p for p in self.model.parameters() if id(p) not in chosen]
+        self.optimiser = Muon(matrices=matrices, others=others, lr=args.lr, adam_lr=args.adam_lr, dtype=self.dtype)
+        workers = args.threads if self.device.type == "cpu" else 1
+        self.pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) if workers > 1 else None
         self.average = {k: v.clone() for k, v in self.model.state_dict().items()}
         self.cursor = Cursor()
         self.work = Path(args.work).expanduser()
@@ -126,19 +107,17 @@ class Trainer:
         scale = warm * min(1.0, max(0.0, (1 - t) / (1 - self.args.constant)))
         return scale, 0.85 + 0.1 * min(1.0, self.cursor.step / 300)
 
-    def update(self, batch: Batch) -> float:
-        """One optimiser step and one step of the average."""
+    def update(self, *batches: Batch) -> float:
+        """One optimiser step on the batches together and one step of the average."""
         scale, beta = self.rates()
-        loss = loss_of(self.model, batch)
-        loss.backward()
-        self.optimiser.step(scale=scale, beta=beta)
+        parameters = [*self.optimiser.matrices, *self.optimiser.others]
+        loss, grads = gradients(self.model, parameters, batches, self.dtype, self.pool)
+        self.optimiser.step(grads, scale=scale, beta=beta, pool=self.pool)
         decay = min(self.args.ema, 1 - 1 / (2 + self.cursor.step / 5))
-        with torch.no_grad():
-            for name, value in self.model.state_dict().items():
-                self.average[name].lerp_(value, 1 - decay)
-        self.cursor.tokens += batch.tokens
+        torch._foreach_lerp_(list(self.average.values()), list(self.model.state_dict().values()), 1 - decay)
+        self.cursor.tokens += sum(batch.tokens for batch in batches)
         self.cursor.step += 1
-        return float(loss.detach())
+        return loss
 
     def averaged(self) -> Transformer:
         """A copy of the model with the averaged weights, on the CPU in float32."""
@@ -188,11 +167,12 @@ class Trainer:
                 batch_tokens=args.batch_tokens,
                 problems=args.chunk_problems,
             )
-            for batch in batches[self.cursor.batch :]:
-                losses.append(self.update(batch))
+            while self.cursor.batch < len(batches):
+                group = batches[self.cursor.batch : self.cursor.batch + args.step_batches]
+                losses.append(self.update(*group))
                 if not math.isfinite(losses[-1]):
                     raise FloatingPointError(f"the loss is {losses[-1]} at step {self.cursor.step}; resume with a smaller --lr than {args.lr}")
-                self.cursor.batch += 1
+                self.cursor.batch += len(group)
                 now = time.time()
                 if now - shown > args.show_seconds:
                     speed = (self.cursor.tokens - seen) / (now - began)
@@ -225,19 +205,20 @@ class Trainer:
 def parser() -> argparse.ArgumentParser:
     """Options; the defaults are the recipe of the bundled model."""
     gpu = torch.cuda.is_available()
-    p = argparse.ArgumentParser(prog="python -m polestar train-demo", description="Train the bundled model from nothing; the same command resumes.")
+    p = Parser(prog="python -m polestar train-demo", description="Train the bundled model from nothing; the same command resumes.")
     p.add_argument("--out", default=str(Path(__file__).resolve().parents[2] / "assets" / "demo"), help="checkpoint directory, written at the end")
     p.add_argument("--work", default="~/.cache/polestar/train-demo", help="state, log and latest checkpoint of the run")
     p.add_argument("--tokens", type=float, default=30e6, help="tokens of the whole training (default 30e6)")
     p.add_argument("--batch-tokens", type=int, default=16384 if gpu else 2048, help="tokens of a batch")
+    p.add_argument("--step-batches", type=int, default=2, help="batches of an optimiser step")
     p.add_argument("--chunk-problems", type=int, default=CHUNK_PROBLEMS * (8 if gpu else 1), help="problems generated and sorted by length at a time")
     p.add_argument("--device", default="cuda" if gpu else "cpu")
-    p.add_argument("--threads", type=int, default=2, help="CPU threads")
+    p.add_argument("--threads", type=int, default=2, help="CPU threads, each on a batch of its own")
     p.add_argument("--seed", type=int, default=5)
-    p.add_argument("--d-model", type=int, default=160)
+    p.add_argument("--d-model", type=int, default=192)
     p.add_argument("--layers", type=int, default=5)
-    p.add_argument("--heads", type=int, default=5)
-    p.add_argument("--mlp", type=int, default=448)
+    p.add_argument("--heads", type=int, default=6)
+    p.add_argument("--mlp", type=int, default=512)
     p.add_argument("--lr", type=float, default=0.01, help="Muon's rate")
     p.add_argument("--adam-lr", type=float, default=3e-3)
     p.add_argument("--constant", type=float, default=0.4, help="share of the training with a constant rate, before it falls linearly to 0")
@@ -254,7 +235,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Train, or go on training. Returns 0 when the training is complete or stopped as asked."""
     args = parser().parse_args(argv)
-    torch.set_num_threads(args.threads)
+    torch.set_num_threads(1)
     torch.manual_seed(args.seed)
     trainer = Trainer(args)
     resumed = trainer.load()

@@ -227,3 +227,12 @@ def _on_cpu(size: Size, machine: Machine, device: torch.device, given: torch.dty
     kind = f"{quantize[0]}-bit weights, {plain(dtype)} arithmetic" if quantize else plain(dtype)
     why = "" if given or fits else f", because float32 would need {gb(size.bytes(torch.float32, quantize) * ROOM)}"
     return Choice(device=device, dtype=dtype, quantize=quantize, note=f"{kind} on the {device.type.upper()}{why}")
+
+
+SMALL_MODEL = 30_000_000  # parameters
+
+
+def cpu_threads(parameters: int, cores: int | None = None) -> int:
+    """CPU threads for the passes of a model: one below SMALL_MODEL parameters, where a second one gains nothing and its waiting loops take a core
+    from the page; else one for each core."""
+    return 1 if parameters < SMALL_MODEL else max(1, cores or os.cpu_count() or 1)
