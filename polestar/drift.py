@@ -1,7 +1,7 @@
 """Representation drift: KL divergence between attention distributions of two passes (paper, Equation 4).
 
 Contract: float32 in nats, never negative; KL(p, p) is exactly 0; a row that holds NaN (it was not computed) gives NaN. Probabilities are clamped
-below at 1e-12 inside the logarithms. On every device PyTorch; decoding itself uses `kernels.drift.mean_kl`, its fused equal.
+below at 1e-12 inside the logarithms. On every device PyTorch; decoding itself uses `kernels.drift.attention_drift`, its fused equal.
 """
 
 from __future__ import annotations

@@ -263,7 +263,7 @@ class Decoder:
         self.plan = self.cache.plan(run, wanted.to(run.model.device))
         wish = self.commit.attention_wanted(run)
         if wish is not None:
-            self.plan = replace(self.plan, attention_for=wish[0], attention_layers=wish[1])
+            self.plan = replace(self.plan, attention_for=wish[0], attention_layers=wish[1], attention_before=self.commit.attention_before(run))
         try:
             result = run.model.run(self.plan, run.canvas.tokens, run.kv, run.clock)
             run.kv.filled = run.kv.filled or self.plan.rows == (0, run.length)

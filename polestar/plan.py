@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kernels.drift import attention_drift
+
 if TYPE_CHECKING:
     from polestar.cache.kv import KVStore
     from polestar.clock import PhaseClock
@@ -67,6 +69,7 @@ class ForwardPlan:
     `rows`: (start, end) or an int64 tensor of sorted, unique positions to feed; their K/V are written in place.
     `logits_for`: positions that want logits (after the family's shift: the model is asked for the row that predicts them).
     `attention_for`: (start, end) whose attention over all keys is kept, or None; in the final layer, or in `attention_layers`.
+    `attention_before`: the final layer's kept attention of the pass before, [heads, b, L] float32, where its drift is wanted.
     """
 
     kind: str
@@ -74,6 +77,7 @@ class ForwardPlan:
     logits_for: Int[Tensor, "m"]
     attention_for: tuple[int, int] | None = None
     attention_layers: frozenset[int] | None = None
+    attention_before: Float[Tensor, "heads b L"] | None = None
     refresh: bool = False
     reason: str = ""
     hook: LayerHook | None = None
@@ -95,13 +99,26 @@ class LayerCall:
     attentions: dict[int, Tensor]
     fed: list[int] = field(default_factory=list)  # rows computed in each layer so far
     reason: str = ""
+    before: Float[Tensor, "heads b L"] | None = None  # the final layer's attention of the pass before
+    drift: Float[Tensor, "b"] | None = None  # how far the final layer's is from it (nats)
 
     def run(self, layer: int, x: Float[Tensor, "r d"], rows: Rows) -> Float[Tensor, "r d"]:
         """The layer on `rows`: K/V written in place, queries attend to every key."""
         if self.keep is None or layer not in self.keep_layers:
             return self.model.run_layer(layer, x, rows, self.kv, clock=self.clock)
-        x, self.attentions[layer] = self.model.run_layer_keeping(layer, x, rows, self.kv, self.keep, clock=self.clock)
+        x, self.attentions[layer] = self.model.run_layer_keeping(layer, x, rows, self.kv, self.keep, attention=self.attention, clock=self.clock)
         return x
+
+    def attention(self, layer: int, queries: Float[Tensor, "heads b hd"]) -> Float[Tensor, "heads b L"]:
+        """Attention (float32) over every key of the kept rows' rotated queries.
+
+        In the final layer from scores in float32, and its drift from `before` with it: on a GPU one pass over the keys.
+        """
+        keys = self.kv.k[layer]
+        if layer < self.model.cfg.n_layers - 1:
+            return self.model.layers[layer].scores(queries, keys)
+        probs, self.drift = attention_drift(queries, keys, self.before)
+        return probs
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,6 +133,7 @@ class PassResult:
     last_input: Float[Tensor, "r d"] | None = None  # what the final layer was given, for whoever inspects the pass
     layer_rows: list[int]  # rows computed in each layer
     reason: str = ""  # why a hook refreshed within the pass
+    drift: Float[Tensor, "b"] | None = None  # of the final layer's kept attention from the plan's `attention_before`, where one was given
 
     @property
     def attention(self) -> Float[Tensor, "heads b L"] | None:

@@ -8,6 +8,7 @@ Hidden states *are* logits (d_model = vocabulary), so what a policy computes fro
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -50,7 +51,8 @@ class Scripted(Transformer):
 
     def run(self, plan, tokens, kv, clock):
         self.plans.append(plan)
-        result = super().run(plan, tokens, kv, clock)
+        # The drift is that of the scripted attentions, not of what they replace.
+        result = super().run(plan if self.scripted_attention is None else replace(plan, attention_before=None), tokens, kv, clock)
         shift = int(self.cfg.shift)
         with torch.inference_mode():
             result.hidden = torch.stack([self._row(int(p) + shift) for p in result.rows.index])

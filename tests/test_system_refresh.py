@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from polestar import plan
 from polestar.bench import straight
 from polestar.cache import offload, refresh, residual, window
 from polestar.config import DecodeConfig
@@ -49,6 +50,28 @@ def told(steps, *, clusters: bool = True) -> list:
 def loaded(request):
     """Each family, and the bundled model."""
     return request.getfixturevalue(request.param)
+
+
+@pytest.mark.parametrize("values", [{}, {"preset": "release"}])
+def test_drift_that_the_pass_measures_with_its_attention_is_that_of_the_stored_attentions(loaded, values, monkeypatch):
+    """One call of the kernel a pass, with the attention of the pass before; against keeping the attentions and comparing them afterwards."""
+    apart, fused, calls, kernel = decoder_for(loaded, **values), decoder_for(loaded, **values), [], plan.attention_drift
+
+    def counted(queries, keys, before=None):
+        calls.append(before is not None)
+        return kernel(queries, keys, before)
+
+    apart.commit.fused = False
+    expected = passes(apart)
+    assert any(s.drift is not None for s in expected)
+    monkeypatch.setattr(plan, "attention_drift", counted)
+    monkeypatch.setattr(fused.commit, "drift", lambda now, before: pytest.fail("the drift was measured a second time"))
+    for ours, theirs in zip(passes(fused), expected, strict=True):
+        assert told([ours]) == told([theirs])
+        assert (ours.drift is None) == (theirs.drift is None)
+        if ours.drift is not None:
+            np.testing.assert_array_equal(ours.drift, theirs.drift)
+    assert calls == [s.drift is not None for s in expected]
 
 
 @pytest.mark.parametrize("residual_format", ["nvfp4", "none", "int8"])

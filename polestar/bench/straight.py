@@ -52,5 +52,5 @@ def use(decoder: Decoder) -> Decoder:
     if decoder.run.config.method != "polestar":
         raise ValueError(f"only polestar has a straightforward path, not {decoder.run.config.method}; give a polestar decoder")
     decoder.cache.hook, decoder.cache.fixed = StraightHook, False
-    decoder.commit.drift = drift
+    decoder.commit.drift, decoder.commit.fused = drift, False
     return decoder

@@ -103,7 +103,7 @@ class RefreshHook(LayerHook):
         if call.keep is None or layer not in call.keep_layers:
             return block.attend(q, k, v)
         first, last = call.keep[0] - rows.span[0], call.keep[1] - rows.span[0]
-        kept = call.attentions[layer] = block.scores(q[:, first:last], k)
+        kept = call.attentions[layer] = call.attention(layer, q[:, first:last])
         parts = [block.weigh(kept, v)]
         if first > 0:
             parts.insert(0, block.attend(q[:, :first], k, v))

@@ -27,6 +27,7 @@ class PolestarCommit(CommitPolicy):
     dtype = torch.float32
     attention = True
     drift = staticmethod(mean_kl)
+    fused = True  # the pass measures the drift where it makes the attention
 
     def __init__(self):
         self.before: Float[Tensor, "heads b L"] | None = None
@@ -34,6 +35,9 @@ class PolestarCommit(CommitPolicy):
 
     def enter(self, run: Run) -> None:
         self.before, self.history = None, []
+
+    def attention_before(self, run: Run) -> Float[Tensor, "heads b L"] | None:
+        return self.before if self.fused else None
 
     def select(self, run: Run, view: LogitsView, result: PassResult) -> Selection:
         config, c = run.config, view.confidence
@@ -47,7 +51,7 @@ class PolestarCommit(CommitPolicy):
         self.before = now
         if run.entering or before is None or now is None:
             return Selection(chosen=chosen, reasons=reasons)
-        delta_t = self.drift(now, before).cpu()
+        delta_t = (self.drift(now, before) if result.drift is None else result.drift).cpu()
         past = self.history[-config.h :] if config.h else []
         delta = delta_t - torch.stack(past).mean(0) if past else delta_t.clone()
         # Kept long enough for an h that a person raises during the run; the mean reads the last h.

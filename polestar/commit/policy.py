@@ -54,6 +54,10 @@ class CommitPolicy:
         """Rows [start, end) whose attention over all keys the policy reads, and in which layers (None: the final one); None reads none."""
         return ((run.block_start, run.block_end), None) if self.attention else None
 
+    def attention_before(self, run: Run) -> Float[Tensor, "heads b L"] | None:
+        """Final-layer attention of those rows in the pass before, where the policy wants this pass's drift from it; None: it does not."""
+        return None
+
     def select(self, run: Run, view: LogitsView, result: PassResult) -> Selection:
         """Choose among the block's masked positions."""
         raise NotImplementedError

@@ -8,6 +8,7 @@ are a config translation and a weight-name map onto this class (`polestar.models
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -197,7 +198,7 @@ class Transformer(nn.Module):
         rows = self.rows(plan.rows, kv.length)
         x = self.embed(tokens[rows.span[0] : rows.span[1]] if rows.span else tokens[rows.index])
         layers = plan.attention_layers if plan.attention_layers is not None else frozenset((self.cfg.n_layers - 1,))
-        call = LayerCall(self, kv, clock, tokens, plan.attention_for, layers, {})
+        call = LayerCall(self, kv, clock, tokens, plan.attention_for, layers, {}, before=plan.attention_before)
         hook = plan.hook or LayerHook()
         for layer in range(self.cfg.n_layers):
             last_input = x
@@ -207,7 +208,7 @@ class Transformer(nn.Module):
         clock.lap("head")
         return PassResult(
             hidden=x, rows=rows, logits=logits, attentions=call.attentions, attention_for=plan.attention_for, last_input=last_input,
-            layer_rows=call.fed, reason=call.reason,
+            layer_rows=call.fed, reason=call.reason, drift=call.drift,
         )
 
     def write_kv(self, layer: int, normed: Float[Tensor, "r d"], rows: Rows, kv: KVStore) -> None:
@@ -229,11 +230,13 @@ class Transformer(nn.Module):
         return x
 
     def run_layer_keeping(
-        self, layer: int, x: Float[Tensor, "r d"], rows: Rows, kv: KVStore, keep: tuple[int, int] | None, *, clock: PhaseClock
+        self, layer: int, x: Float[Tensor, "r d"], rows: Rows, kv: KVStore, keep: tuple[int, int] | None, *, clock: PhaseClock,
+        attention: Callable[[int, Tensor], Tensor] | None = None,
     ) -> tuple[Float[Tensor, "r d"], Float[Tensor, "h b L"]]:
         """`run_layer`, also returning the attention probabilities (float32) of the positions [keep[0], keep[1]), or of all rows (None).
 
-        Only those rows pay for materialised probabilities where rows are contiguous; the rest go through fused attention.
+        Only those rows pay for materialised probabilities where rows are contiguous; the rest go through fused attention. `attention(layer, queries)`
+        may supply the probabilities of rotated queries [h, b, hd] in place of the layer's `scores`.
         """
         block = self.layers[layer]
         normed = block.attn_norm(x)
@@ -245,7 +248,7 @@ class Transformer(nn.Module):
             probs = every if keep is None else every[:, rows.locate(torch.arange(*keep, device=x.device))]
         else:
             a, b = keep[0] - rows.span[0], keep[1] - rows.span[0]
-            probs = block.scores(q[:, a:b], kv.k[layer])
+            probs = block.scores(q[:, a:b], kv.k[layer]) if attention is None else attention(layer, q[:, a:b])
             parts = [block.weigh(probs, kv.v[layer])]
             if a > 0:
                 parts.insert(0, block.attend(q[:, :a], kv.k[layer], kv.v[layer]))
