@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
     words = 2 if argv[0] == "bench" and len(argv) > 1 else 1
     name = " ".join(argv[:words])
     if name not in COMMANDS:
-        print(f"polestar: there is no command {name!r}; choose one of these\n\n{usage()}", file=sys.stderr)
+        print(f"polestar: there is no command {name!r}; python -m polestar --help lists them", file=sys.stderr)
         return 2
     try:
         return importlib.import_module(COMMANDS[name][0]).main(argv[words:])

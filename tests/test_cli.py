@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from polestar.__main__ import main
+from polestar.__main__ import COMMANDS, main
 from polestar.trace.file import load
 from tests.goldens import FOLDER
 
@@ -67,6 +67,25 @@ def test_wrong_command_lines_end_with_status_two(capsys):
             main(argv)
         assert end.value.code == 2
         assert "takes a whole number from 1 on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_wrong_option_is_one_line_that_points_at_the_help(command, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([*command.split(), "--no-such-option"])
+    error = capsys.readouterr().err
+    assert end.value.code == 2 and error.count("\n") == 1 and "usage" not in error
+    assert error.endswith(f"python -m polestar {command} --help tells the options\n"), error
+
+
+def test_an_unknown_command_or_choice_is_one_line(capsys):
+    assert main(["generat"]) == 2
+    assert capsys.readouterr().err == "polestar: there is no command 'generat'; python -m polestar --help lists them\n"
+    for argv, said in ((["models", "shw"], "'shw'"), (["generate", "--prompt", "x", "--method", "none"], "'none'")):
+        with pytest.raises(SystemExit):
+            main(argv)
+        error = capsys.readouterr().err
+        assert said in error and error.count("\n") == 1
 
 
 def test_a_file_of_prompts_says_which_line_is_wrong(tmp_path, capsys):

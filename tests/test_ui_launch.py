@@ -8,11 +8,22 @@ from ui.launch import parse, unknown_model
 from ui.samples import sample_path
 
 
-@pytest.mark.parametrize("port", ["-1", "65536", "99999"])
+@pytest.mark.parametrize("port", ["-1", "-5", "65536", "99999", "http"])
 def test_a_port_outside_the_range_is_a_sentence(port, capsys):
     with pytest.raises(SystemExit) as ended:
         parse(["--port", port])
-    assert ended.value.code == 2 and f"from 0 to 65535, not {port}" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and f"from 0 to 65535, not {port}" in said and said.count("\n") == 1 and "--help" in said
+
+
+@pytest.mark.parametrize("host", ["999.1.1.1", "no host", "8.8.8.8", ""])
+def test_an_address_that_is_not_of_this_machine_is_a_sentence(host, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse(["--host", host])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and f"not {host!r}" in said and said.count("\n") == 1 and "in use" not in said
+    for good in ("127.0.0.1", "0.0.0.0", "localhost"):
+        assert parse(["--host", good]).host == good
 
 
 def test_a_file_that_is_no_trace_is_a_sentence(tmp_path, capsys):

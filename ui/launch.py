@@ -14,6 +14,8 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
+from polestar.arguments import Parser
+
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
@@ -24,7 +26,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     p.add_argument("--model", default="demo", help="a name or a folder with config.json and safetensors (default: bundled)")
     p.add_argument("--trace", metavar="FILE", help="open a saved trace")
     p.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine only)")
-    p.add_argument("--port", type=int, default=7860, help="port to listen on; 0 takes a free one (default 7860)")
+    p.add_argument("--port", type=_port, default=7860, help="port to listen on; 0 takes a free one (default 7860)")
     p.add_argument("--share", action="store_true", help="also make a temporary public link; needs --auth")
     p.add_argument("--auth", metavar="USER:PASSWORD", help="ask for this name and password")
     p.add_argument("--device", help="cpu or cuda (default: what the machine has)")
@@ -38,8 +40,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         p.error(f"--auth takes USER:PASSWORD, not {args.auth!r}; give both, with a colon between")
     if args.share and not args.auth:
         p.error("--share makes the page public and needs --auth USER:PASSWORD; add it, or leave --share out")
-    if not 0 <= args.port <= 65535:
-        p.error(f"--port takes a whole number from 0 to 65535, not {args.port}; give one of those")
+    if not _is_here(args.host):
+        p.error(f"--host takes an address of this machine, such as 127.0.0.1 or 0.0.0.0, not {args.host!r}; give one of those")
     if args.trace is not None:
         if not Path(args.trace).is_file():
             p.error(f"--trace {args.trace!r} is not a file; give the path of a saved trace")
@@ -50,6 +52,26 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         except TraceError as error:
             p.error(f"--trace: {error}")
     return args
+
+
+def _port(text: str) -> int:
+    """An argparse type: a port, or 0."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"takes a whole number from 0 to 65535, not {text}; give one of those")
+    return int(text)
+
+
+def _is_here(host: str) -> bool:
+    """Can this machine listen on the address?"""
+    import socket
+
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host.removeprefix("[").removesuffix("]"), 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as s:
+            s.bind(address)
+    except (OSError, UnicodeError):
+        return False
+    return True
 
 
 def unknown_model(name: str, names: list[str]) -> str:

@@ -11,15 +11,16 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from polestar.arguments import Parser
 from polestar.bench import common
 from polestar.decoders import METHODS
 
 COLUMNS = ("method", "NFE", "TPF", "TPS", "seconds", "rows recomputed", "rows per token", "NFE x", "rows x", "time x", "first divergence")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The options of the command."""
-    p = argparse.ArgumentParser(prog="polestar compare", description="Several methods on the same prompts; ratios are to the first one.")
+    p = Parser(prog="polestar compare", description="Several methods on the same prompts; ratios are to the first one.")
     common.add_model_options(p)
     what = p.add_mutually_exclusive_group(required=True)
     what.add_argument("--prompt", metavar="TEXT")

@@ -17,6 +17,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from polestar.arguments import Parser
 from polestar.bench import common
 from polestar.bench.demo_tables import PARTS, REFERENCE, Table, measure, tables
 from polestar.decoders import METHODS
@@ -27,9 +28,9 @@ from polestar.demo.problems import FAMILIES
 FIVE = ("vanilla", "parallel", "fast-dllm-prefix", "fast-dllm-dual", "polestar")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The options of the command."""
-    p = argparse.ArgumentParser(prog="polestar bench demo", description="Accuracy and speed on held-out problems; a stopped run goes on where it was.")
+    p = Parser(prog="polestar bench demo", description="Accuracy and speed on held-out problems; a stopped run goes on where it was.")
     common.add_model_options(p)
     p.add_argument("--families", nargs="+", default=list(FAMILIES), choices=tuple(FAMILIES), metavar="NAME", help="default: " + " ".join(FAMILIES))
     p.add_argument("--n", type=int, default=200, help="held-out problems a family (default 200; a family with fewer gives all)")

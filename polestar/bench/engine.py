@@ -14,6 +14,7 @@ from time import perf_counter
 
 import torch
 
+from polestar.arguments import Parser
 from polestar.bench import common
 from polestar.config import DecodeConfig
 from polestar.driver import Decoder
@@ -107,7 +108,7 @@ def measure(model: Transformer, prompt: Sequence[int], config: DecodeConfig, rep
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
-    p = argparse.ArgumentParser(prog="polestar bench engine", description="Decode time divided by the time of the fed model rows alone.")
+    p = Parser(prog="polestar bench engine", description="Decode time divided by the time of the fed model rows alone.")
     p.add_argument("--methods", nargs="+", default=list(ROWS))
     p.add_argument("--repeats", type=common.at_least(1), default=3)
     p.add_argument("--prompt-length", type=common.at_least(1), default=256)

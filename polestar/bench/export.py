@@ -9,12 +9,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from polestar.arguments import Parser
 from polestar.bench import common
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The options of the command."""
-    p = argparse.ArgumentParser(prog="polestar export", description="A saved trace as one self-contained HTML file, or as CSV or Parquet tables.")
+    p = Parser(prog="polestar export", description="A saved trace as one self-contained HTML file, or as CSV or Parquet tables.")
     p.add_argument("trace", help="the trace file; with --with a second one for lane B")
     p.add_argument("--with", dest="other", metavar="TRACE", help="lane B of the HTML page")
     p.add_argument("--html", metavar="FILE", help="one page that opens offline and scrubs")

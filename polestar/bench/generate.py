@@ -13,13 +13,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from polestar.arguments import Parser
 from polestar.bench import common
 from polestar.decoders import METHODS
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The options of the command."""
-    p = argparse.ArgumentParser(prog="polestar generate", description="Decode one prompt.")
+    p = Parser(prog="polestar generate", description="Decode one prompt.")
     common.add_model_options(p)
     what = p.add_mutually_exclusive_group(required=True)
     what.add_argument("--prompt", metavar="TEXT", help="the user's message; goes through the model's chat template")

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from polestar.arguments import Parser
 from polestar.bench import common, gpu_decode, gpu_kernels, kernel_cases
 
 TARGETS = {"added_within_ms": 0.10, "of_floor": 0.70, "extra_peak_bytes": 0.3e9}
@@ -177,7 +178,7 @@ def _decode_lines(model: str, part: list[dict]) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
-    p = argparse.ArgumentParser(prog="polestar bench gpu", description="Kernels, time per layer, memory and speed on one GPU; at most eight minutes.")
+    p = Parser(prog="polestar bench gpu", description="Kernels, time per layer, memory and speed on one GPU; at most eight minutes.")
     p.add_argument("--json", metavar="FILE", help="write the figures; - is stdout")
     p.add_argument("--seconds", type=float, default=LIMIT, help=f"stop starting new parts after this long (default {LIMIT:.0f})")
     p.add_argument("--models", nargs="+", choices=tuple(gpu_decode.SHAPES), default=list(gpu_decode.SHAPES), help="shapes to decode with")

@@ -7,13 +7,13 @@ spills are printed.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from time import perf_counter
 
 import torch
 
 from kernels._dispatch import record_launches, status
+from polestar.arguments import Parser
 from polestar.bench.kernel_cases import SHAPES, cases
 
 
@@ -75,7 +75,7 @@ def _print_times(dtype: torch.dtype) -> int:
 
 def main(argv: list[str]) -> int:
     """Run the command; 0 on success, 1 when a kernel does not compile or spills."""
-    parser = argparse.ArgumentParser(prog="polestar bench kernels", description="Time the kernels here, or compile them ahead of time.")
+    parser = Parser(prog="polestar bench kernels", description="Time the kernels here, or compile them ahead of time.")
     parser.add_argument("--aot", action="store_true", help="compile for sm_80, sm_90 and sm_100 without a GPU; print registers, shared memory, spills")
     parser.add_argument("--arch", type=int, nargs="*", default=[80, 90, 100], help="architectures for --aot (default: 80 90 100)")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16" if torch.cuda.is_available() else "float32", help="dtype of the timing")

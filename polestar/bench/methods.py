@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from polestar.arguments import Parser
 from polestar.bench import common
 from polestar.bench.problems import Question, demo_questions, read_questions
 from polestar.config import DecodeConfig
@@ -33,9 +34,9 @@ class Variant:
     config: DecodeConfig
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The options of the command."""
-    p = argparse.ArgumentParser(prog="polestar bench methods", description="Every method on the same problems; ratios are to the first method.")
+    p = Parser(prog="polestar bench methods", description="Every method on the same problems; ratios are to the first method.")
     common.add_model_options(p)
     p.add_argument("--methods", nargs="+", default=list(METHODS), choices=tuple(METHODS), metavar="NAME")
     p.add_argument("--n", type=int, default=100, metavar="N", help="how many problems in all, spread over the families (default 100)")

@@ -15,6 +15,7 @@ from time import perf_counter, process_time
 
 import torch
 
+from polestar.arguments import Parser
 from polestar.bench import common, straight
 from polestar.bench.engine import plain_rows, random_llada
 from polestar.config import DecodeConfig
@@ -109,7 +110,7 @@ def table(model: str, rows: Sequence[dict]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command."""
-    p = argparse.ArgumentParser(prog="polestar bench overhead", description="What Polestar adds to refresh and plain passes, over the main pass.")
+    p = Parser(prog="polestar bench overhead", description="What Polestar adds to refresh and plain passes, over the main pass.")
     p.add_argument("--models", nargs="+", choices=("random", "demo"), default=["random", "demo"], help="bench engine's random model, the bundled model")
     p.add_argument("--repeats", type=int, default=3)
     p.add_argument("--prompt-length", type=int, default=256, help="of the random model")

@@ -7,7 +7,6 @@ a ratio of medians. Needs playwright and Chromium (requirements-dev.txt); knows 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -18,6 +17,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from polestar.arguments import Parser
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 1.05

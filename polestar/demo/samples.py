@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from polestar.arguments import Parser
 from polestar.bench import common
 from polestar.config import DecodeConfig
 from polestar.decoders import METHODS
@@ -18,9 +19,9 @@ FOLDER = Path(__file__).resolve().parents[2] / "assets" / "traces"
 PROMPT = "Tell a story about Paul and Dan."
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The options of the command."""
-    p = argparse.ArgumentParser(prog="polestar samples", description="Decode one prompt with every method on the bundled model and save the traces.")
+    p = Parser(prog="polestar samples", description="Decode one prompt with every method on the bundled model and save the traces.")
     common.add_model_options(p)
     p.add_argument("--prompt", default=PROMPT)
     p.add_argument("--gen-length", type=int, default=96, metavar="N")

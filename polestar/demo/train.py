@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from polestar.arguments import Parser
 from polestar.demo.batches import Batch, chunk, encode, mask
 from polestar.demo.export import export, model_config
 from polestar.demo.learn import gradients, loss_of, product_dtype
@@ -202,7 +203,7 @@ class Trainer:
                 self.cursor.chunk, self.cursor.batch = self.cursor.chunk + 1, 0
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """Options; the defaults are the recipe of the bundled model."""
     gpu = torch.cuda.is_available()
     p = Parser(prog="python -m polestar train-demo", description="Train the bundled model from nothing; the same command resumes.")

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 import torch
 
+from polestar.arguments import Parser
 from polestar.models import families, machine, registry, weights
 from polestar.models.registry import Entry
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the subcommand."""
-    parser = argparse.ArgumentParser(prog="polestar models", description="Named checkpoints: list, show, download, check.")
+    parser = Parser(prog="polestar models", description="Named checkpoints: list, show, download, check.")
     commands = parser.add_subparsers(dest="command")
     commands.add_parser("list", help="every named checkpoint (the default)")
     show = commands.add_parser("show", help="what a checkpoint needs and what this machine has")
