@@ -1,11 +1,26 @@
 /**
  * What the page is doing: the chip and line in the head strip, the empty and loading screens, the error banner.
  *
- * Contract: `makeStatus(store, {samples, send}) -> {chip, line, banner, empty, watch()}`. A recording always says "replay"; only a run whose header
- * says live, and that is running, says "live".
+ * Contract: `makeStatus(store, {samples, send}) -> {chip, line, banner, empty, watch()}`. A recording alone says "replay"; only a run whose header
+ * says live, and that is running, says "live". Where the run is the other lane's (a fork beside what it came from, or a lane that has ended), both are named.
  */
 
 import {el, icon, say} from './dom.js';
+
+const RUN = {running: 'live', paused: 'paused', stopped: 'stopped', done: 'done'};
+const ENDED = {done: 'finished', stopped: 'stopped', error: 'failed'};
+
+/** "A recorded · B live" where the run is the other lane's; '' where it is this one's, or there is none. */
+function apart(store) {
+  const {state} = store.status;
+  const log = store.lanes[store.focus];
+  const going = (l) => state !== 'running' || l.status === 'open';
+  const other = store.open.find((name) => name !== store.focus && store.lanes[name].header.live !== false && going(store.lanes[name]));
+  if (!other || !RUN[state]) return '';
+  const recorded = log.header.live === false;
+  if (!recorded && going(log)) return '';
+  return `${store.focus} ${recorded ? 'recorded' : ENDED[log.status]} · ${other} ${RUN[state]}`;
+}
 
 /** [style, chip text, line] for the present state. */
 export function words(store) {
@@ -14,9 +29,11 @@ export function words(store) {
   const log = store.lanes[store.focus];
   const p = store.passOf(store.focus);
   const step = log?.steps[p];
-  const at = step ? `pass ${p} · block ${step.block}` : '';
-  const behind = step && !store.follow && state === 'running' ? ` (run is at pass ${log.n - 1})` : '';
+  const two = apart(store);
+  const at = step ? `${two && `lane ${store.focus}: `}pass ${p} · block ${step.block}` : '';
+  const behind = step && !two && !store.follow && state === 'running' ? ` (run is at pass ${log.n - 1})` : '';
   const replay = log && log.header.live === false;
+  if (two) return [{running: 'live', done: 'done'}[state] || 'paused', two, [at, text].filter(Boolean).join(' · ')];
   switch (state) {
     case 'loading': return ['busy', 'loading', text];
     case 'queued': return ['busy', 'waiting', text || (place ? `place ${place} in line` : 'in line')];

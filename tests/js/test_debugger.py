@@ -196,3 +196,37 @@ def test_a_failed_fork_leaves_the_other_lane_in_sight(tab):
     for lane in "AB":
         assert tab.locator(f'section[aria-label="Lane {lane}"] .grid-cv').is_visible()
     assert tab.locator(".empty").is_hidden() and "could not be restored" in tab.locator(".banner").inner_text()
+
+
+def test_while_a_fork_runs_in_lane_b_the_chip_says_what_each_lane_is(tab):
+    """Lane A is what the fork came from, shown again from its log; only lane B is decoded now."""
+    messages = synth.messages(end=False)
+    chip, line = tab.locator(".state"), tab.locator(".state-line")
+    a, b = (events_of(messages, "header", lane)[0]["header"] for lane in "AB")
+
+    def status(state):
+        push(tab, {"type": "status", "state": state, "text": "", "place": None})
+        return chip.inner_text()
+
+    feed(tab, messages[:1])
+    push(tab, {"type": "header", "lane": "A", "header": {**a, "live": False}}, {"type": "steps", "lane": "A", "steps": steps_of(messages)})
+    push(tab, {"type": "end", "lane": "A", "status": "done", "metrics": None})
+    push(tab, {"type": "header", "lane": "B", "header": {**b, "live": True}}, {"type": "steps", "lane": "B", "steps": steps_of(messages, "B")[:4]})
+    assert tab.evaluate("() => page.store.focus") == "A"
+    assert status("running") == "A recorded · B live" and chip.get_attribute("data-state") == "live"
+    assert line.inner_text().startswith("lane A: pass ")
+    assert status("paused") == "A recorded · B paused"
+    assert status("done") == "A recorded · B done"
+    status("running")
+    tab.keyboard.press("l")
+    assert tab.evaluate("() => page.store.flush() || page.store.focus") == "B" and chip.inner_text() == "live"
+    # A comparison one lane after the other: lane A has ended, lane B goes on.
+    feed(tab, [m.replace('"run": "r1"', '"run": "r9"') for m in messages])
+    tab.keyboard.press("l")
+    push(tab, {"type": "end", "lane": "A", "status": "done", "metrics": None})
+    assert tab.evaluate("() => page.store.flush() || page.store.focus") == "A" and status("running") == "A finished · B live"
+    push(tab, {"type": "end", "lane": "B", "status": "done", "metrics": None})
+    assert status("done") == "done"
+    # Recordings alone stay what they were.
+    feed(tab, synth.messages(run="r10", live=False, status="replay"))
+    assert chip.inner_text() == "replay"
