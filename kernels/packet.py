@@ -1,7 +1,7 @@
 """Which window rows an update packet holds, decided on the device, and their way between device and host (paper section 4.3; ALGORITHM step 3e).
 
 A packet has a fixed size, the window's: ``select_packet`` puts the rows of the k most drifting clusters first and -1 behind them, so that nothing
-waits for the device to tell a count and a pass can be captured in a CUDA graph. ``fetch_rows`` and ``store_rows`` move the packed residuals of those rows
+waits for the device to tell a count. ``fetch_rows`` and ``store_rows`` move the packed residuals of those rows
 out of and into pinned host memory, which the kernel addresses itself: the host need not know which rows. On the CPU the same calls index tensors.
 """
 

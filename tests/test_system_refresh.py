@@ -1,5 +1,7 @@
 """A refresh pass: the fused layer against the algorithm step by step, packets of a fixed size, and nothing asked of the device within a layer."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from polestar import plan
 from polestar.bench import straight
-from polestar.cache import offload, refresh, residual, window
+from polestar.cache import clustering, offload, refresh, residual, window
 from polestar.config import DecodeConfig
 from polestar.driver import Decoder
 
@@ -146,7 +148,8 @@ class NoQuestions(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_fixed_pass_asks_the_device_nothing_within_a_layer(demo, monkeypatch):
+@pytest.fixture
+def kernels_may_look(monkeypatch):
     """Kernels' PyTorch references may look (a GPU runs the kernels instead); what is between them may not."""
 
     def kernel(module, name):
@@ -163,10 +166,14 @@ def test_a_fixed_pass_asks_the_device_nothing_within_a_layer(demo, monkeypatch):
 
     for module, names in (
         (refresh, ("scatter_kv",)), (offload, ("fetch_rows", "store_rows")), (residual, ("dequant_norm", "quantize_residual")),
-        (window, ("proxy_drift", "select_packet")),
+        (window, ("proxy_drift", "select_packet")), (clustering, ("spherical_kmeans",)), (window.F, ("one_hot",)),  # one_hot checks on a CPU only
     ):  # fmt: skip
         for name in names:
             kernel(module, name)
+
+
+@pytest.mark.parametrize("preset", ["paper", "release"])
+def test_a_fixed_pass_asks_the_device_nothing_within_a_layer(demo, preset, kernels_may_look, monkeypatch):
     layer, seen = refresh.RefreshHook.layer, []
 
     def watched(self, *args):
@@ -178,12 +185,71 @@ def test_a_fixed_pass_asks_the_device_nothing_within_a_layer(demo, monkeypatch):
             NoQuestions.asking = False
 
     monkeypatch.setattr(refresh.RefreshHook, "layer", watched)
-    decoder = decoder_for(demo, fixed=True, offload="on", level="off", gen_length=64)
+    decoder = decoder_for(demo, fixed=True, offload="on", level="off", gen_length=64, preset=preset)
     with NoQuestions():
         passes(decoder)
     assert seen
     seen.clear()
-    free = decoder_for(demo, fixed=False, level="off", gen_length=64)
+    free = decoder_for(demo, fixed=False, level="off", gen_length=64, preset=preset)
     with NoQuestions(), pytest.raises(AssertionError, match="waits for the device"):
         passes(free)
     assert seen
+
+
+@pytest.mark.parametrize("preset", ["paper", "release"])
+@pytest.mark.parametrize("offload_to", ["off", "on"])
+def test_building_the_window_asks_the_device_nothing(demo, preset, offload_to, kernels_may_look, monkeypatch):
+    """`release` clusters here as on a GPU; as on a CPU, in the release's order, it has to look."""
+    build, seen = window.LocalWindow.__init__, []
+
+    def watched(self, **values):
+        NoQuestions.asking = True
+        try:
+            build(self, **values)
+            seen.append(self)
+        finally:
+            NoQuestions.asking = False
+
+    monkeypatch.setattr(window.LocalWindow, "__init__", watched)
+    in_order = window.cluster_split
+    monkeypatch.setattr(window, "cluster_split", partial(in_order, ahead=True))
+    values = {"fixed": True, "offload": offload_to, "level": "off", "gen_length": 96, "preset": preset}
+    with NoQuestions():
+        passes(decoder_for(demo, **values))
+    assert len(seen) > 1
+    if preset == "release":
+        monkeypatch.setattr(window, "cluster_split", in_order)
+        with NoQuestions(), pytest.raises(AssertionError, match="waits for the device"):
+            passes(decoder_for(demo, **values))
+
+
+@pytest.mark.parametrize(("n_prefix", "n_suffix"), [(64, 32), (64, 0), (0, 32), (4, 32), (40, 2), (3, 0)])
+def test_release_clusters_drawn_beforehand_are_those_drawn_in_order_where_none_is_empty(n_prefix, n_suffix):
+    """Rows spread over far more directions than clusters: none stays empty. Twice, so that the generator's state after the first counts too."""
+    hidden, generators = torch.randn(2, 3, n_prefix + n_suffix, 8, generator=torch.Generator().manual_seed(5)), []
+    for ahead in (False, True):
+        generators.append(torch.Generator().manual_seed(9))
+        found = [clustering.cluster_split(x, 8, n_prefix, generators[-1], ahead=ahead) for x in hidden]
+        if not ahead:
+            expected = found
+            continue
+        for ours, theirs in zip(found, expected, strict=True):
+            assert torch.equal(ours.labels, theirs.labels) and torch.equal(ours.counts, theirs.counts)
+            torch.testing.assert_close(ours.centroids, theirs.centroids)
+            assert ours.centroids.dtype == torch.float32 and ours.counts.dtype == torch.int64
+    assert torch.equal(*(g.get_state() for g in generators))
+
+
+def test_release_clusters_drawn_beforehand_fill_empty_ones_from_members():
+    """Layer 0 of a fresh block: every suffix row is the embedding of [MASK]."""
+    hidden = torch.randn(2, 24, 8, generator=torch.Generator().manual_seed(5))
+    hidden[0, 14:] = hidden[0, 14]
+    found = clustering.cluster_split(hidden, 8, 14, torch.Generator().manual_seed(9), ahead=True)
+    K_prefix, _ = clustering.split_sizes(8, 14, 10)
+    assert bool((found.labels[:, :14] < K_prefix).all()) and bool((found.labels[:, 14:] >= K_prefix).all())
+    assert found.counts[0, K_prefix:].tolist() == [10, *(0 for _ in range(7 - K_prefix))]
+    assert torch.equal(found.centroids[0, K_prefix + 1 :], hidden[0, 14].expand(7 - K_prefix, -1))
+    again = clustering.cluster_split(hidden, 8, 14, torch.Generator().manual_seed(9), ahead=True)
+    assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
+    member = torch.nn.functional.one_hot(found.labels, 8)
+    assert torch.equal(member.sum(1), found.counts)
