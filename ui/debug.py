@@ -47,8 +47,18 @@ def hello(server: Any, tab: Any) -> None:
     """The page is there: what it was started with, and the lists that it shows."""
     if server.trace:
         server.show(tab, server.trace)
-    methods = [{"name": m.name, "title": m.title} for m in server.tables.methods.values()] if server.tables is not None else []
-    tab.channel.put({"type": "methods", "list": methods} if methods else None, lessons(), *tab.desk.said())
+    tab.channel.put(methods_event(server.tables) if server.tables is not None else None, lessons(), *tab.desk.said())
+
+
+def methods_event(tables: Any) -> dict[str, Any]:
+    """The event `methods`: each with its parameters, and its presets as overrides of their defaults."""
+    out = []
+    for m in tables.methods.values():
+        params = [
+            {"name": p.name, "symbol": p.symbol, "help": p.help, "default": p.default, "kind": p.kind.__name__, "choices": p.choices} for p in m.specs.values()
+        ]
+        out.append({"name": m.name, "title": m.title, "params": params, "presets": m.presets})
+    return {"type": "methods", "list": plain(out)}
 
 
 def step(tab: Any, command: dict[str, Any]) -> None:

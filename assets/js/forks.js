@@ -7,7 +7,7 @@
 
 import {el, say} from './dom.js';
 import {tokenName} from './describe.js';
-import {NAMES, paramsAt} from './params.js';
+import {NAMES, forkParams, paramsOf} from './params.js';
 
 /** Put text (or null: [MASK]) at a position in the draft and show the form. */
 export function draftEdit(store, pos, value) {
@@ -29,7 +29,8 @@ const shownValue = (v) => (v === null || v === undefined ? '' : String(v));
 export function mount(root, store) {
   const where = el('p', {className: 'now'});
   const lane = el('select', {'aria-label': 'Show the fork in lane', on: {change: () => { store.draft.to = lane.value; }}}, el('option', {value: 'A', text: 'lane A'}), el('option', {value: 'B', text: 'lane B'}));
-  const method = el('select', {'aria-label': 'Method of the fork', on: {change: () => { store.draft.method = method.value || null; }}});
+  const method = el('select', {'aria-label': 'Method of the fork', on: {change: () => choose(method.value || null)}});
+  const dropped = el('p', {className: 'k', role: 'status'});
   const changes = el('div', {className: 'conds'});
   const param = el('select', {'aria-label': 'Parameter to change', on: {change: () => { if (param.value) { store.draft.changes.set(param.value, undefined); store.touch('lists'); } }}});
   const edits = el('div', {className: 'conds'});
@@ -43,11 +44,23 @@ export function mount(root, store) {
   const tree = el('ul', {className: 'rows tree', 'aria-label': 'Branches'});
   const none = el('p', {className: 'k hint', text: 'Forks of this run stand here. An unchanged fork reproduces the original; the engine checks that.'});
   const field = (label, node) => el('label', {className: 'field'}, el('span', {className: 'k', text: label}), node);
-  root.append(el('div', {className: 'h', text: 'Fork'}), where, field('method', method), field('parameters', param), changes, el('div', {className: 'k', text: 'canvas at the selected position'}), putRow, edits,
-    el('div', {className: 'line'}, field('into', lane), el('span', {className: 'sp'}), el('button', {type: 'button', className: 'link plain', text: 'clear', on: {click: () => { store.draft = fresh(store); store.touch('lists'); }}}), go), problem,
+  root.append(el('div', {className: 'h', text: 'Fork'}), where, field('method', method), field('parameters', param), dropped, changes, el('div', {className: 'k', text: 'canvas at the selected position'}), putRow, edits,
+    el('div', {className: 'line'}, field('into', lane), el('span', {className: 'sp'}), el('button', {type: 'button', className: 'link plain', text: 'clear', on: {click: () => { store.draft = fresh(store); say(dropped, ''); store.touch('lists'); }}}), go), problem,
     el('div', {className: 'h', text: 'Branches'}), none, tree);
 
   const source = () => store.lanes[store.focus];
+  const symbol = (name) => NAMES[name] || store.methods.flatMap((m) => m.params || []).find((x) => x.name === name)?.symbol || name;
+
+  /** Fork by another method: changes of parameters that it does not have go, and that is said. */
+  function choose(name) {
+    const d = store.draft;
+    const has = paramsOf(store.methods, name || source()?.header.method);
+    const gone = has ? [...d.changes.keys()].filter((n) => !(n in has)) : [];
+    for (const n of gone) d.changes.delete(n);
+    d.method = name;
+    say(dropped, gone.length ? `${method.selectedOptions[0].textContent} has no ${gone.map(symbol).join(', ')}: taken out` : '');
+    store.touch('lists');
+  }
 
   function send() {
     const log = source();
@@ -55,7 +68,7 @@ export function mount(root, store) {
     problem.hidden = true;
     const out = {};
     for (const [name, value] of d.changes) {
-      if (value === undefined || value === null) { say(problem, `The new value of ${NAMES[name] || name} is empty; write one or take the row away.`); problem.hidden = false; return; }
+      if (value === undefined || value === null) { say(problem, `The new value of ${symbol(name)} is empty; write one or take the row away.`); problem.hidden = false; return; }
       out[name] = value;
     }
     store.send({cmd: 'fork', lane: log.name, pass: store.passOf(log.name), changes: out, method: d.method, edits: Object.fromEntries([...d.edits].map(([pos, v]) => [String(pos), v])), to: lane.value});
@@ -84,18 +97,27 @@ export function mount(root, store) {
   function drawDraft() {
     const log = source();
     const d = store.draft;
-    const config = log ? paramsAt(log, store.passOf(log.name)) : {};
+    const by = d.method || log?.header.method;
+    const config = log ? forkParams(store.methods, log, store.passOf(log.name), by) : {};
+    const about = paramsOf(store.methods, by) || {};
     const names = Object.keys(config).filter((n) => !['gen_length', 'block_length'].includes(n));
-    const key = JSON.stringify([[...d.changes.keys()], [...d.edits], names, store.vocab.size > 0]);
+    const key = JSON.stringify([[...d.changes.keys()], [...d.edits], config, by, store.vocab.size > 0]);
     if (key === shownDraft) return;
     shownDraft = key;
-    param.replaceChildren(el('option', {value: '', text: 'change one…'}), ...names.filter((n) => !d.changes.has(n)).map((n) => el('option', {value: n, text: NAMES[n] || n})));
+    const help = (n) => (about[n] ? `${about[n].help} Default: ${shownValue(about[n].default)}.` : '');
+    param.replaceChildren(el('option', {value: '', text: 'change one…'}), ...names.filter((n) => !d.changes.has(n)).map((n) => el('option', {value: n, text: `${symbol(n)} = ${shownValue(config[n])}`, title: help(n)})));
     param.value = '';
-    changes.replaceChildren(...[...d.changes.keys()].map((name) => {
-      const input = el('input', {type: 'text', 'aria-label': `New value of ${name}`, value: shownValue(d.changes.get(name) ?? config[name]), spellcheck: false, autocomplete: 'off', on: {input: () => d.changes.set(name, readValue(input.value))}});
-      d.changes.set(name, readValue(input.value));
-      return el('div', {className: 'cond'}, el('span', {className: 'mono grow', text: NAMES[name] || name}), el('span', {className: 'k', text: `${shownValue(config[name])} →`}), input,
-        el('button', {type: 'button', className: 'ib tiny', 'aria-label': `Keep ${name} as it was`, text: '×', on: {click: () => { d.changes.delete(name); store.touch('lists'); }}}));
+    changes.replaceChildren(...[...d.changes.keys()].flatMap((name) => {
+      const value = shownValue(d.changes.get(name) ?? config[name]);
+      const set = () => d.changes.set(name, readValue(input.value));
+      const choices = about[name]?.kind === 'bool' ? ['true', 'false'] : about[name]?.choices || [];
+      const input = choices.length ? el('select', {'aria-label': `New value of ${name}`, on: {change: set}}, ...choices.map((c) => el('option', {value: c, text: c})))
+        : el('input', {type: 'text', 'aria-label': `New value of ${name}`, spellcheck: false, autocomplete: 'off', on: {input: set}});
+      input.value = value;
+      set();
+      return [el('div', {className: 'cond', title: help(name)}, el('span', {className: 'mono grow', text: symbol(name)}), el('span', {className: 'k', text: `${shownValue(config[name])} →`}), input,
+        el('button', {type: 'button', className: 'ib tiny', 'aria-label': `Keep ${name} as it was`, text: '×', on: {click: () => { d.changes.delete(name); store.touch('lists'); }}})),
+      ...(help(name) ? [el('p', {className: 'k', text: help(name)})] : [])];
     }));
     edits.replaceChildren(...[...d.edits].map(([pos, value]) => el('div', {className: 'cond'}, el('span', {className: 'mono grow', text: `position ${pos} ← ${value === null ? '[MASK]' : typeof value === 'number' ? tokenName(store, value) : JSON.stringify(value)}`}),
       el('button', {type: 'button', className: 'ib tiny', 'aria-label': `Undo the edit of position ${pos}`, text: '×', on: {click: () => { d.edits.delete(pos); store.touch('lists'); }}}))));

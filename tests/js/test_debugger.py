@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import synth
-from pages import events_of, feed, last, open_panel, push, select, steps_of
+from pages import LESSONS, events_of, feed, last, open_panel, push, select, settle, steps_of
 
 
 def test_edits_come_before_the_commits_of_their_pass(tab):
@@ -186,6 +186,65 @@ def test_a_fork_can_change_the_method_and_branches_open_in_either_lane(tab):
     assert branches.all_inner_texts()[0].startswith("Polestar") and "from pass 12" in branches.nth(1).inner_text()
     forks.get_by_role("button", name="Open position 47 = clips in lane A").click()
     assert last(tab) == {"cmd": "branch", "id": "b3", "lane": "A"}
+
+
+def test_the_fork_form_shows_the_parameters_of_the_picked_method(tab):
+    from ui.debug import methods_event
+    from ui.tables import Tables
+
+    tables = Tables.read()
+    feed(tab, synth.messages())
+    push(tab, methods_event(tables))
+    forks = open_panel(tab, "Forks")
+    offered = forks.get_by_label("Parameter to change").locator("option")
+
+    def names():
+        return [v for v in offered.evaluate_all("(o) => o.map((x) => x.value)") if v]
+
+    assert "alpha" in names() and "kl_threshold" not in names()
+    forks.get_by_label("Parameter to change").select_option("alpha")
+    forks.get_by_label("Parameter to change").select_option("temperature")
+    forks.get_by_label("New value of temperature").fill("0.5")
+    forks.get_by_label("Method of the fork").select_option("klass")
+    settle(tab)
+    klass = tables.methods["klass"].specs
+    assert set(names()) == set(klass) - {"gen_length", "block_length", "temperature"}
+    assert "KLASS has no α: taken out" in forks.inner_text()
+    own = next(p for p in klass.values() if p.group != "run" and p.kind is float and p.name != "temperature")
+    assert offered.locator(f"xpath=self::*[@value='{own.name}']").inner_text() == f"{own.symbol} = {own.default:g}"
+    forks.get_by_label("Parameter to change").select_option(own.name)
+    settle(tab)
+    text = forks.inner_text()
+    assert own.help in text and f"Default: {own.default:g}." in text and f"{own.default:g} →" in text
+    forks.get_by_label(f"New value of {own.name}").fill("0.25")
+    forks.get_by_label("Parameter to change").select_option("exclude_mask")
+    forks.get_by_label("New value of exclude_mask").select_option("false")
+    forks.get_by_role("button", name="Fork", exact=True).click()
+    assert (last(tab)["method"], last(tab)["changes"]) == ("klass", {"temperature": 0.5, own.name: 0.25, "exclude_mask": False})
+    forks.get_by_label("Method of the fork").select_option("")
+    settle(tab)
+    assert "alpha" in names() and own.name not in names()
+
+
+def test_the_form_says_the_values_that_the_engine_would_begin_with(tab):
+    """Of every method, forked from a recording in which a person had moved a parameter."""
+    from polestar.fork import _switched_config
+    from polestar.trace import ParamChange, load
+    from polestar.trace.wire import messages, plain
+    from ui.debug import methods_event
+    from ui.tables import Tables
+
+    trace = load(LESSONS.parent / "traces" / "polestar.safetensors")
+    trace[2].changes = [ParamChange("tau_s", trace.header.config["tau_s"], 0.75)]
+    feed(tab, messages({"A": trace}, run="moved"))
+    tables = Tables.read()
+    push(tab, methods_event(tables))
+    shown = "async ([p, m]) => (await import('/assets/js/params.js')).forkParams(page.store.methods, page.store.lanes.A, p, m)"
+    for method in tables.methods:
+        for p in (1, 3):
+            if method != "polestar":
+                assert tab.evaluate(shown, [p, method]) == plain(dict(_switched_config(trace, p, method, None, {}))), (method, p)
+    assert tab.evaluate(shown, [3, "parallel"])["tau_s"] == 0.75 and tab.evaluate(shown, [1, "parallel"])["tau_s"] == 0.9
 
 
 def test_a_failed_fork_leaves_the_other_lane_in_sight(tab):
