@@ -5,8 +5,11 @@ import json
 import pytest
 import torch
 
-from polestar.bench import gpu, gpu_decode, gpu_kernels
+from kernels import _dispatch
+from polestar.bench import gpu, gpu_decode, gpu_kernels, straight
 from polestar.bench.kernel_cases import Shape
+from polestar.cache.offload import HostRows, SideStream
+from polestar.cache.refresh import RefreshHook
 from polestar.models.transformer import ModelConfig, Transformer
 
 SMALL = Shape(name="small", n_layers=2, d_model=64, n_heads=4, n_kv_heads=2, head_dim=16, W=12, K=3, m=5, B=4, L=40)
@@ -58,10 +61,72 @@ def test_figure_12_has_polestars_parts_where_they_happen(found):
         assert variant["added_within_ms"] == pytest.approx(variant["pass_ms"]["refresh"] - variant["pass_ms"]["plain"])
 
 
+def test_the_unoptimised_arm_is_unfused_and_synchronous(monkeypatch):
+    """One stream, no prefetch, the device asked, PyTorch's paths, steps apart; the optimised arm has none of that."""
+    decoders, tokens, run = [], [], gpu_decode.decode
+
+    class Watched(gpu_decode.Decoder):
+        def step(self):
+            step, cache = super().step(), self.cache
+            if step is not None and step.refresh:
+                self.seen.add((type(cache.refresh), cache.fixed, _dispatch._forced))
+            return step
+
+        def warm_up(self):
+            self.seen = set()
+            decoders.append(self)
+            self.side = getattr(self.cache, "side", None)
+
+    def told(*args, **kwargs):
+        found = run(*args, **kwargs)
+        tokens.append(found["tokens"])
+        return found
+
+    monkeypatch.setattr(gpu_decode, "Decoder", Watched)
+    monkeypatch.setattr(gpu_decode, "decode", told)
+    model = gpu_decode.random_model(config(), torch.device("cpu"), torch.float32)
+    gpu_decode.figure_12(model, gpu_decode.prompt_for(config(), 20), 24, 8)
+    dual, *arms = decoders
+    assert dual.seen == set()
+    assert [arm.seen for arm in arms] == 2 * [{(straight.StraightHook, False, "torch")}] + 2 * [{(RefreshHook, None, None)}]
+    assert all(arm.side is not None and arm.side.stream is None for arm in arms[:2]) and all(arm.side is None for arm in arms[2:])
+    assert all(ids == tokens[1] for ids in tokens[2:])
+
+
+def test_a_side_that_is_not_apart_is_no_stream_even_on_a_gpu():
+    assert SideStream(torch.device("cuda"), apart=False).stream is None
+
+
+def test_the_straightforward_path_fetches_packed_states_only_when_it_needs_them(monkeypatch):
+    """With states in host memory: rows are moved within `take`; the fused pass moves them ahead as well."""
+    ahead, taking = [], []
+    prefetch, take = HostRows.prefetch, HostRows.take
+
+    def watched_prefetch(self, layer, pick):
+        ahead.append(not taking)
+        return prefetch(self, layer, pick)
+
+    def watched_take(self, layer, pick):
+        taking.append(layer)
+        try:
+            return take(self, layer, pick)
+        finally:
+            taking.pop()
+
+    monkeypatch.setattr(HostRows, "prefetch", watched_prefetch)
+    monkeypatch.setattr(HostRows, "take", watched_take)
+    model = gpu_decode.random_model(config(), torch.device("cpu"), torch.float32)
+    values = gpu_decode.config_for("polestar", 24, 8).replace(offload="on")
+    for prepare, expected in ((straight.use, {False}), (None, {True})):
+        gpu_decode.decode(model, gpu_decode.prompt_for(config(), 20), values, level="off", prepare=prepare)
+        assert set(ahead) == expected
+        ahead.clear()
+
+
 def test_table_and_json(found):
     json.dumps(found)
     text = gpu.table(found)
-    for piece in ("small", "proxy attention + drift", "| polestar | 24 |", "Figure 12", "n/a"):
+    for piece in ("small", "proxy attention + drift", "| polestar | 24 |", "Figure 12", "n/a", "- unoptimised: unfused and synchronous"):
         assert piece in text
 
 

@@ -161,7 +161,7 @@ def _figure_12_lines(model: str, part: dict) -> list[str]:
             f"- {variant}: Polestar adds {_number(figures['added_within_ms'], 3)} ms to a refresh pass (target {TARGETS['added_within_ms']:.2f}), "
             f"{_number(figures['added_entry_ms'], 3)} ms to a full entry, per layer."
         )
-    return lines
+    return lines + [f"- {name}: {what}." for name, what in gpu_decode.ARMS.items() if name in part]
 
 
 def _decode_lines(model: str, part: list[dict]) -> list[str]:

@@ -7,11 +7,13 @@ passes and Polestar refreshes as often as tau_upd makes it. Numbers that this de
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from statistics import median
 
 import torch
 
 from kernels._dispatch import force_path
+from polestar.bench import straight
 from polestar.config import DecodeConfig
 from polestar.driver import Decoder
 from polestar.models.transformer import ModelConfig, Transformer
@@ -27,6 +29,12 @@ DREAM_7B = ModelConfig(
 )  # fmt: skip
 SHAPES = {"LLaDA-8B": LLADA_8B, "Dream-7B": DREAM_7B}
 METHODS = ("vanilla", "fast-dllm-dual", "polestar")
+ARMS = {  # of Figure 12
+    "unoptimised": "unfused and synchronous: PyTorch in place of every kernel, packet rows as a layer of their own, the device asked how many rows a packet "
+    "has, one stream (clustering, proxy attention and offload in turn with the passes), packed states fetched when a layer needs them",
+    "optimised": "what a decode does by itself on this device: kernels, main and packet rows in one batch, packets of a fixed size, a side stream, packed "
+    "states fetched a layer ahead",
+}
 PARTS = ("clustering", "proxy", "packets", "offload")  # phases that only Polestar has
 
 
@@ -72,10 +80,12 @@ def _memory(device: torch.device, *, peak: bool = False) -> int | None:
     return torch.cuda.max_memory_allocated(device) if peak else torch.cuda.memory_allocated(device)
 
 
-def decode(model: Transformer, prompt: list[int], config: DecodeConfig, *, level: str) -> dict:
-    """One whole decode after a warm-up pass: the steps' times and phases, the memory after each, and the tokens."""
+def decode(model: Transformer, prompt: list[int], config: DecodeConfig, *, level: str, prepare: Callable[[Decoder], Decoder] | None = None) -> dict:
+    """One whole decode after a warm-up pass: the steps' times and phases, the memory after each, and the tokens. `prepare`: done to the decoder before."""
     device = model.device
     decoder = Decoder(model, prompt, config, level=level)
+    if prepare is not None:
+        prepare(decoder)
     decoder.warm_up()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -104,19 +114,18 @@ def passes_by_kind(steps: list) -> dict[str, list]:
 
 
 def figure_12(model: Transformer, prompt: list[int], gen_length: int, block_length: int) -> dict:
-    """Milliseconds per layer and step of every part, unoptimised (PyTorch path of every kernel) and optimised (as this device runs by itself).
-
+    """Milliseconds per layer and step of every part, in both `ARMS`, which commit the same tokens up to rounding.
     `added_ms` is what Polestar adds on the critical path: a refresh pass minus a plain pass, and a full entry minus Fast-dLLM's, per layer; it is
     taken from whole passes without phase marks, so overlapped work counts only where it delays the pass.
     """
     n = model.cfg.n_layers
     dual = passes_by_kind(decode(model, prompt, config_for("fast-dllm-dual", gen_length, block_length), level="off")["steps"])
     out = {}
-    for name, path in (("unoptimised", "torch"), ("optimised", None)):
+    for name, path, prepare in zip(ARMS, ("torch", None), (straight.use, None), strict=True):
         config = config_for("polestar", gen_length, block_length)
         with force_path(path):
-            marked = passes_by_kind(decode(model, prompt, config, level="steps")["steps"])
-            timed = passes_by_kind(decode(model, prompt, config, level="off")["steps"])
+            marked = passes_by_kind(decode(model, prompt, config, level="steps", prepare=prepare)["steps"])
+            timed = passes_by_kind(decode(model, prompt, config, level="off", prepare=prepare)["steps"])
         parts = {kind: {} for kind in marked}
         for kind, steps in marked.items():
             for part in sorted({p for s in steps for p in s.phases} - {"log"}):

@@ -1,6 +1,7 @@
-"""The straightforward path of a refresh pass: each step of the algorithm by itself, as written down. For `bench overhead` and tests; decodes do not use it.
+"""The straightforward path of a refresh pass: each step of the algorithm by itself, as written down. For benchmarks and tests; decodes do not use it.
 
-Contract: same tokens as `polestar.cache.refresh` up to the rounding of equal sums. `use(decoder)` puts a decoder on this path.
+Contract: same tokens as `polestar.cache.refresh` up to the rounding of equal sums. `use(decoder)` puts a decoder on this path: packet rows run as a layer of
+their own, the device is asked how many there are, packed states are fetched when they are needed, and all work goes into one stream.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
+from polestar.cache.offload import SideStream
 from polestar.cache.refresh import RefreshHook
 from polestar.driver import Decoder
 from polestar.plan import LayerCall, Rows
@@ -51,6 +53,6 @@ def use(decoder: Decoder) -> Decoder:
     """Put a `polestar` decoder, before its first pass, on the straightforward path. Raises ValueError for another method."""
     if decoder.run.config.method != "polestar":
         raise ValueError(f"only polestar has a straightforward path, not {decoder.run.config.method}; give a polestar decoder")
-    decoder.cache.hook, decoder.cache.fixed = StraightHook, False
+    decoder.cache.hook, decoder.cache.fixed, decoder.cache.side = StraightHook, False, SideStream(decoder.run.model.device, apart=False)
     decoder.commit.drift, decoder.commit.fused = drift, False
     return decoder

@@ -43,10 +43,10 @@ class Pick:
 
 
 class SideStream:
-    """A second queue of device work, first in first out. A CPU has none: work is done on the spot, and there is nothing to wait for."""
+    """A second queue of device work, first in first out. A CPU has none, nor has `apart` False: work is done in turn, and there is nothing to wait for."""
 
-    def __init__(self, device: torch.device):
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+    def __init__(self, device: torch.device, *, apart: bool = True):
+        self.stream = torch.cuda.Stream(device) if apart and device.type == "cuda" else None
 
     @contextmanager
     def after_main(self, *used: Tensor) -> Iterator[None]:
