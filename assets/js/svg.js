@@ -1,12 +1,13 @@
 /**
- * The page as a picture: what is on the screen as one SVG of rectangles, text and the canvases' pixels, and from it a PNG.
+ * The page as a picture: what is on the screen as one SVG of boxes (svgbox.js; those of pseudo-elements too), text and the canvases' pixels, and from it a PNG.
  *
  * Contract: `viewAsSvg(app) -> string`, self-contained, text as <text>; `svgToPng(svg, scale) -> Promise<Blob>`. What is hidden, out of a scrolled box's
  * sight, or only for screen readers is left out.
  */
 
+import {paintBox, pseudo} from './svgbox.js';
+
 const esc = (text) => text.replace(/[&<>"]/g, (c) => ({'&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;'}[c])).replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, '�');
-const clear = (color) => color === 'transparent' || /rgba\(.*, 0\)$/.test(color);
 const n = (v) => Number(v.toFixed(2));
 const CONTROLS = new Set(['SELECT', 'INPUT', 'TEXTAREA']);
 
@@ -41,11 +42,24 @@ export function viewAsSvg(app) {
   const defs = [];
   const box = (r) => `x="${n(r.left - frame.left)}" y="${n(r.top - frame.top)}" width="${n(r.width)}" height="${n(r.height)}"`;
 
-  function text(line, rect, style, clip) {
+  function text(line, rect, style, clip, lineSize = parseFloat(style.fontSize)) {
     const size = parseFloat(style.fontSize);
     const shown = style.textTransform === 'uppercase' ? line.toUpperCase() : line;
     const spacing = parseFloat(style.letterSpacing) || 0;
-    out.push(`<text x="${n(rect.left - frame.left)}" y="${n(rect.top - frame.top + rect.height / 2 + size * 0.36)}" font-family="${esc(style.fontFamily)}" font-size="${size}" font-weight="${style.fontWeight}" fill="${style.color}"${spacing ? ` letter-spacing="${spacing}"` : ''} xml:space="preserve"${clip}>${esc(shown)}</text>`);
+    out.push(`<text x="${n(rect.left - frame.left)}" y="${Math.round(rect.top - frame.top + rect.height / 2 + lineSize * 0.36)}" font-family="${esc(style.fontFamily)}" font-size="${size}" font-weight="${style.fontWeight}" fill="${style.color}"${spacing ? ` letter-spacing="${spacing}"` : ''}${style.fontVariantNumeric === 'normal' ? '' : ` style="font-variant-numeric:${style.fontVariantNumeric}"`} xml:space="preserve"${clip}>${esc(shown)}</text>`);
+  }
+
+  /** What CSS alone puts before or after an element's content: a dot, a swatch, a sign. */
+  function mark(node, which) {
+    const found = pseudo(node, which);
+    if (!found) return;
+    const {r, style} = found;
+    const at = `${n(r.left - frame.left + r.width / 2)} ${n(r.top - frame.top + r.height / 2)}`;
+    const minus = `${-n(r.left - frame.left + r.width / 2)} ${-n(r.top - frame.top + r.height / 2)}`;
+    out.push(`<g opacity="${style.opacity}"${found.turn ? ` transform="translate(${at}) ${found.turn} translate(${minus})"` : ''}>`);
+    paintBox({out, defs, frame}, r, style);
+    if (found.text.trim()) text(found.text, r, style, '', parseFloat(getComputedStyle(node).fontSize));
+    out.push('</g>');
   }
 
   function walk(node, bounds, clip, alpha) {
@@ -65,21 +79,8 @@ export function viewAsSvg(app) {
     if (style.display !== 'contents' && (r.bottom < bounds.top || r.top > bounds.bottom || r.right < bounds.left || r.left > bounds.right)) return;
     const opacity = Number(style.opacity);
     if (opacity < 1) out.push(`<g opacity="${opacity}">`);
-    const radius = Math.min(parseFloat(style.borderTopLeftRadius) || 0, r.height / 2);
-    if (!clear(style.backgroundColor) && r.width && r.height) out.push(`<rect ${box(r)}${radius ? ` rx="${n(radius)}"` : ''} fill="${style.backgroundColor}"/>`);
-    for (const [side, x1, y1, x2, y2] of [['Top', r.left, r.top, r.right, r.top], ['Bottom', r.left, r.bottom, r.right, r.bottom], ['Left', r.left, r.top, r.left, r.bottom], ['Right', r.right, r.top, r.right, r.bottom]]) {
-      const w = parseFloat(style[`border${side}Width`]);
-      if (!w || style[`border${side}Style`] === 'none' || clear(style[`border${side}Color`]) || (radius && side !== 'Bottom')) continue;
-      if (radius && parseFloat(style.borderTopWidth)) { out.push(`<rect x="${n(r.left - frame.left + w / 2)}" y="${n(r.top - frame.top + w / 2)}" width="${n(Math.max(0, r.width - w))}" height="${n(Math.max(0, r.height - w))}" rx="${n(radius)}" fill="none" stroke="${style.borderBottomColor}" stroke-width="${w}"/>`); continue; }
-      if (style[`border${side}Style`] === 'double' && side === 'Bottom') { // two thin lines
-        for (const y of [w / 6, w - w / 6]) out.push(`<path d="M${n(x1 - frame.left)} ${n(r.bottom - frame.top - y)}H${n(x2 - frame.left)}" stroke="${style.borderBottomColor}" stroke-width="${n(w / 3)}"/>`);
-        continue;
-      }
-      const dash = {dashed: `${w * 3} ${w * 2}`, dotted: `${w} ${w}`}[style[`border${side}Style`]];
-      const dx = side === 'Left' ? w / 2 : side === 'Right' ? -w / 2 : 0;
-      const dy = side === 'Top' ? w / 2 : side === 'Bottom' ? -w / 2 : 0;
-      out.push(`<path d="M${n(x1 - frame.left + dx)} ${n(y1 - frame.top + dy)}L${n(x2 - frame.left + dx)} ${n(y2 - frame.top + dy)}" stroke="${style[`border${side}Color`]}" stroke-width="${w}"${dash ? ` stroke-dasharray="${dash}"` : ''}/>`);
-    }
+    paintBox({out, defs, frame}, r, style, !node.matches(':focus-visible'));
+    mark(node, '::before');
     if (node.tagName === 'CANVAS') { if (node.width > 1 && r.width) out.push(`<image ${box(r)} preserveAspectRatio="none" href="${node.toDataURL('image/png')}"/>`); } else if (node.tagName === 'svg') {
       const path = node.querySelector('path');
       if (path) out.push(`<path d="${esc(path.getAttribute('d'))}" fill="${style.fill}" transform="translate(${n(r.left - frame.left)} ${n(r.top - frame.top)}) scale(${n(r.width / 16)})"/>`);
@@ -100,6 +101,7 @@ export function viewAsSvg(app) {
       }
       for (const child of node.childNodes) walk(child, inner, innerClip, alpha * opacity);
     }
+    mark(node, '::after');
     if (opacity < 1) out.push('</g>');
   }
   walk(app, frame, '', 1);

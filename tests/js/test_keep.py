@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import synth
 from browser import open_tab
-from pages import events_of, feed, last, open_panel, push, select, steps_of
+from pages import events_of, feed, last, open_panel, push, select, settle, steps_of
 
 
 def download(tab, button) -> tuple[str, bytes]:
@@ -36,6 +36,51 @@ def test_the_view_is_saved_as_png_and_svg(tab):
     width, height = (int.from_bytes(data[i : i + 4], "big") for i in (16, 20))
     box = tab.locator(".app").bounding_box()
     assert data[:8] == b"\x89PNG\r\n\x1a\n" and (width, height) == (round(box["width"]) * 2, round(box["height"]) * 2) and len(data) > 100_000
+
+
+MARKS = """() => {
+  const root = document.getElementById('root').shadowRoot, app = root.querySelector('.app').getBoundingClientRect();
+  const place = (node, l = 0, w = null) => { const r = node.getBoundingClientRect(); return [r.left - app.left + l, r.top - app.top, w ?? r.width, r.height]; };
+  const out = {state: place(root.querySelector('.state'), 6, 14)};
+  for (const i of root.querySelectorAll('.legend i')) {
+    const name = i.className ? i.className.split(' ').at(-1) : i.parentElement.className.split('r-').at(-1);
+    if (i.getBoundingClientRect().width) out[name] = place(i);
+  }
+  for (const [name, cell] of [['win', root.querySelector('.cmp td.win')], ['lose', root.querySelector('.cmp td.lose')]]) {
+    if (cell) { const r = cell.getBoundingClientRect(); out[name] = [r.right - app.left - 14, r.top - app.top, 14, r.height]; }
+  }
+  return out;
+}"""
+
+
+def test_the_picture_holds_the_marks_that_css_draws(harness):
+    """Swatches, the state's dot and the signs of the comparison are pseudo-elements, gradients and outlines: each looks as it does on the screen."""
+    from PIL import Image, ImageFilter
+
+    with open_tab(harness, reduced_motion="reduce") as tab:
+        feed(tab, synth.messages())
+        tab.evaluate("() => { page.store.seek(20); page.store.set({tab: 'compare'}); page.store.flush(); }")
+        settle(tab)
+        picture = """async () => { const {svgToPng, viewAsSvg} = await import('/assets/js/svg.js'); page.store.flush();
+          const blob = await svgToPng(viewAsSvg(document.getElementById('root').shadowRoot.querySelector('.app')), 1);
+          return [...new Uint8Array(await blob.arrayBuffer())]; }"""
+        seen = set()
+        for state in ("running", "paused", "error", "done", "loading"):
+            push(tab, {"type": "status", "state": state, "text": "", "place": None})
+            settle(tab)
+            marks = tab.evaluate(MARKS)
+            saved = Image.open(io.BytesIO(bytes(tab.evaluate(picture)))).convert("RGB")
+            screen = Image.open(io.BytesIO(tab.locator(".app").screenshot())).convert("RGB")
+            back = np.array(screen.getpixel((3, 3)), int)
+            for name, (x, y, w, h) in marks.items():
+                box = (round(x) - 1, round(y) - 1, round(x + w) + 1, round(y + h) + 1)
+                # A little blurred: the browser's dashes begin a pixel earlier or later than a picture's.
+                a, b = (np.asarray(image.crop(box).filter(ImageFilter.BoxBlur(1)), int) for image in (screen, saved))
+                ink = np.abs(a - back).sum(2) > 60  # where the screen shows a mark at all
+                assert ink.any(), name
+                assert np.abs(a - b)[ink].mean() < 10, f"{name} while {state}: {np.abs(a - b)[ink].mean():.0f} of 255 apart"
+                seen.add(name)
+        assert seen >= {"state", "masked", "fresh", "window", "lit", "differ", "confidence", "drift", "suffix", "forced", "win", "lose"}
 
 
 def test_tables_are_saved_as_csv(tab):
