@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .columns import pack, parse, unpack
+from .columns import pack
 from .header import TraceError, short
 from .step import Step
 from .trace import Trace
+from .unpacking import parse, unpack
 from .wire import token_entry
 
 if TYPE_CHECKING:
