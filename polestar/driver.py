@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from time import perf_counter
 from typing import Any
@@ -25,51 +25,10 @@ from polestar.decoders import method_named
 from polestar.inspector import Inspector
 from polestar.models.transformer import Transformer
 from polestar.plan import ForwardPlan, LogitsView, PassResult
-from polestar.request import check_request, versions
+from polestar.request import check_edits, check_request, versions
+from polestar.state import DecodeError, Planned, Run, not_finite, where_not_finite
 from polestar.trace.step import Commit, ParamChange, Step
 from polestar.trace.trace import Header, Trace
-
-
-class DecodeError(RuntimeError):
-    """A decode cannot go on (or start). The message is one sentence."""
-
-
-@dataclass(slots=True)
-class Run:
-    """What policies may read of a decode in progress. Positions are absolute."""
-
-    model: Transformer
-    config: DecodeConfig
-    canvas: Canvas
-    kv: Any
-    level: str
-    clock: PhaseClock
-    cluster_rng: torch.Generator
-    sample_rng: torch.Generator
-    block: int = -1
-    block_start: int = 0
-    block_end: int = 0
-    entering: bool = True
-    index: int = 0
-    project: Callable | None = None
-    token_text: Callable[[int], str] | None = None  # display text of an id, where a tokenizer is at hand
-    extra: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def prompt_length(self) -> int:
-        return self.canvas.prompt_length
-
-    @property
-    def length(self) -> int:
-        return len(self.canvas)
-
-
-@dataclass(slots=True)
-class Planned:
-    """What was done by hand before a pass of a recording, to be done again: parameter changes that took effect and edits of the canvas."""
-
-    changes: list[ParamChange] = field(default_factory=list)
-    edits: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Decoder:
@@ -151,9 +110,7 @@ class Decoder:
         with self.lock:
             wanted = dict(changes)
             changes.clear()
-        if not wanted:
-            return []
-        return self._change(wanted)
+        return self._change(wanted) if wanted else []
 
     def _change(self, wanted: dict[str, Any]) -> list[ParamChange]:
         before = self.run.config
@@ -171,14 +128,7 @@ class Decoder:
         The next pass is then the entry of the first block that holds a [MASK] and feeds every row: nothing cached outlives an edit.
         Raises ValueError in one sentence.
         """
-        run, checked = self.run, {}
-        for position, token in edits.items():
-            token = run.canvas.mask_id if token is None else token
-            if isinstance(position, bool) or not isinstance(position, int) or not run.prompt_length <= position < run.length:
-                raise ValueError(f"position {position!r} cannot be edited; the generation holds positions {run.prompt_length} to {run.length - 1}")
-            if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < run.model.cfg.vocab_size:
-                raise ValueError(f"token {token!r} at position {position} is no id of the vocabulary; give one from 0 to {run.model.cfg.vocab_size - 1}")
-            checked[position] = token
+        checked = check_edits(self.run.canvas, self.run.model.cfg.vocab_size, edits)
         with self.lock:
             self.edits.update(checked)
 
@@ -270,10 +220,10 @@ class Decoder:
             self.cache.observe(run, result)
         except ValueError as problem:
             # A store of hidden states refuses values that are not finite; say where they came from instead.
-            where = self._not_finite()
+            where = where_not_finite(run, self.plan)
             if where is None:
                 raise
-            raise DecodeError(self._blame(where)) from problem
+            raise DecodeError(not_finite(run, where)) from problem
         return result
 
     def _view(self, positions: torch.Tensor, logits: torch.Tensor) -> LogitsView:
@@ -284,7 +234,7 @@ class Decoder:
         )
         view.token, view.confidence = view.token.cpu(), view.confidence.cpu()
         if not bool(torch.isfinite(view.confidence).all()):
-            raise DecodeError(self._blame(self._not_finite() or "the head"))
+            raise DecodeError(not_finite(run, where_not_finite(run, self.plan) or "the head"))
         return view
 
     def _pick(self, masked: torch.Tensor, result: PassResult) -> tuple[LogitsView, list[Commit], Step]:
@@ -357,25 +307,6 @@ class Decoder:
         run.entering = False
         run.index += 1
         self.needs_block = self.scheduler.slides or (not extra and run.canvas.masked(run.block_start, run.block_end).numel() == 0)
-
-    def _not_finite(self) -> str | None:
-        """Which part makes a value that is not finite: the pass is run again, layer by layer. Only on the way out."""
-        run = self.run
-        rows = run.model.rows(self.plan.rows, run.kv.length)
-        x = run.model.embed(run.canvas.tokens[rows.index])
-        if not bool(torch.isfinite(x).all()):
-            return "the embedding"
-        for layer in range(run.model.cfg.n_layers):
-            x = run.model.run_layer(layer, x, rows, run.kv, clock=PhaseClock(enabled=False))
-            if not bool(torch.isfinite(x).all()):
-                return f"layer {layer}"
-        return None if bool(torch.isfinite(run.model.logits(x)).all()) else "the head"
-
-    def _blame(self, where: str) -> str:
-        return (
-            f"pass {self.run.index} gave logits that are not finite, first in {where} ({str(self.run.model.dtype).removeprefix('torch.')}); "
-            "use float32 or bfloat16, or check the checkpoint"
-        )
 
     def release(self) -> None:
         """Drop keys, values and windows: the decode cannot go on, its log stays."""

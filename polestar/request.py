@@ -1,16 +1,17 @@
-"""What a decode is asked for: can it run, and with which libraries.
+"""What a decode is asked for: can it run, what may be edited, and with which libraries.
 
-Contract: `check_request` raises before any work is done; nothing here touches a device.
+Contract: checks raise before any work is done; nothing here touches a device.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
+from polestar.canvas import Canvas
 from polestar.config import DecodeConfig
 from polestar.models.transformer import Transformer
 from polestar.trace.step import LEVELS
@@ -32,6 +33,19 @@ def check_request(model: Transformer, prompt_ids: Sequence[int], config: DecodeC
             f"prompt {len(prompt_ids)} + generation {config.gen_length} = {length} positions is more than the model's maximum of "
             f"{cfg.max_length}; shorten the prompt or the generation to fit"
         )
+
+
+def check_edits(canvas: Canvas, vocab_size: int, edits: Mapping[int, int | None]) -> dict[int, int]:
+    """Edits of the canvas with [MASK] in place of None. Raises ValueError in one sentence when a position or token cannot be."""
+    start, end, checked = canvas.prompt_length, len(canvas), {}
+    for position, token in edits.items():
+        token = canvas.mask_id if token is None else token
+        if isinstance(position, bool) or not isinstance(position, int) or not start <= position < end:
+            raise ValueError(f"position {position!r} cannot be edited; the generation holds positions {start} to {end - 1}")
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab_size:
+            raise ValueError(f"token {token!r} at position {position} is no id of the vocabulary; give one from 0 to {vocab_size - 1}")
+        checked[position] = token
+    return checked
 
 
 def versions() -> dict[str, str]:
