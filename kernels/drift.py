@@ -7,8 +7,7 @@ of the arithmetic: see ``proxy.py``, whose kernels these are: B block positions 
 
 import torch
 
-from ._dispatch import use_triton
-from .proxy import attention_torch, check_attention, kl_torch, launch_attention, mean_kl
+from .proxy import attention_and_drift, mean_kl
 
 __all__ = ["attention_drift", "mean_kl"]
 
@@ -27,11 +26,4 @@ def attention_drift(
     Rotated queries [H, B, hd] and keys [kv, L, hd], ``before`` = A of the previous step [H, B, L] float32 or None (no history: no drift,
     not 0). -> (A [H, B, L] float32, rows summing to 1; delta [B] float32 in nats, None without ``before``). ``out`` receives A.
     """
-    check_attention(queries, keys, before, out, "attention_drift")
-    scale = queries.shape[-1] ** -0.5 if scale is None else scale
-    if use_triton(path, queries, keys, before, out):
-        return launch_attention(queries, keys, before, scale, out)
-    a = attention_torch(queries, keys, scale)
-    if out is not None:
-        a = out.copy_(a)
-    return a, None if before is None else kl_torch(a, before)
+    return attention_and_drift("attention_drift", queries, keys, before, scale, out, path)

@@ -132,7 +132,12 @@ def proxy_drift(
     refresh or block entry, None at an entry. ``scale`` defaults to hd^-0.5. -> (P [H, K, L] float32, D [K] float32 in nats, None without
     ``before``). ``out`` receives P (contiguous float32; not ``before`` itself, which is still read).
     """
-    check_attention(queries, keys, before, out, "proxy_drift")
+    return attention_and_drift("proxy_drift", queries, keys, before, scale, out, path)
+
+
+def attention_and_drift(what: str, queries, keys, before, scale, out, path) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """What ``proxy_drift`` and ``drift.attention_drift`` do alike; ``what`` is the name that a ValueError bears."""
+    check_attention(queries, keys, before, out, what)
     scale = queries.shape[-1] ** -0.5 if scale is None else scale
     if use_triton(path, queries, keys, before, out):
         return launch_attention(queries, keys, before, scale, out)
@@ -171,7 +176,7 @@ def check_attention(queries, keys, before, out, what: str) -> None:
 
 
 def launch_attention(queries, keys, before, scale, out):
-    """The Triton path shared by ``proxy_drift`` and ``drift.attention_drift``."""
+    """The Triton path of ``attention_and_drift``."""
     heads, rows, size = queries.shape
     kv, length, _ = keys.shape
     queries = queries if queries.stride(2) == 1 else queries.contiguous()
