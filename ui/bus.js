@@ -21,18 +21,41 @@ let app = null;
 let run = 0; // of the messages that are shown now: r7 is 7, later runs have larger numbers
 let next = 0; // seq expected
 let hole = 0; // timer: a message was passed over (gradio shows the last of several values that come while the tab is busy)
+const ahead = new Map(); // seq -> events of messages beyond it that are here already (two ways lead here: the queue and the pipe)
 const early = [];
+let pipe = null; // the stream of the run that is going on, beside gradio's queue
 const HOLE_MS = 120;
+
+function ask() {
+  hole = 0;
+  if (ahead.size) send({cmd: 'resend', run: `r${run}`, from: next});
+}
 
 function look(text) {
   const message = JSON.parse(text);
   const number = Number(message.run.slice(1));
   if (number < run) return;
-  if (number > run) { run = number; next = 0; }
-  if (message.seq === next) next += 1;
-  else if (message.seq > next) hole ||= setTimeout(() => { hole = 0; send({cmd: 'resend', run: `r${run}`, from: next}); }, HOLE_MS);
-  for (const event of message.events) if (event.type === 'status') enter(event.state);
+  if (number > run) { run = number; next = 0; ahead.clear(); }
+  if (message.seq >= next) ahead.set(message.seq, message.events);
+  for (; ahead.has(next); next += 1) {
+    for (const event of ahead.get(next)) {
+      if (event.type === 'status') enter(event.state);
+      if (event.type === 'pipe') connect(event.url);
+    }
+    ahead.delete(next);
+  }
+  if (ahead.size) hole ||= setTimeout(ask, HOLE_MS);
   app ? app.receive(text) : early.push(text);
+}
+
+// When it cannot be had, or breaks, the queue goes on with what is to come.
+function connect(url) {
+  pipe?.close();
+  const own = pipe = new EventSource(new URL(url, document.baseURI).href);
+  const close = () => { own.close(); if (pipe === own) pipe = null; };
+  own.onmessage = (event) => { for (const text of event.data.split('\n')) look(text); };
+  own.addEventListener('end', close);
+  own.onerror = close;
 }
 
 watch('value', () => {

@@ -89,7 +89,7 @@ class Shelf:
             return self._uploads.get(name)
 
     async def _open(self, request: Request) -> Response:
-        if not _same_site(request) or not _allowed(request):
+        if not _same_site(request) or not signed_in(request):
             return JSONResponse({"error": "this page may not open files here; sign in, or reload the page"}, 403)
         told = request.headers.get("content-length", "")
         if told.isdecimal() and int(told) > self.limit:
@@ -152,7 +152,7 @@ def _same_site(request: Request) -> bool:
     return origin is None or urlsplit(origin).netloc == request.headers.get("host")
 
 
-def _allowed(request: Request) -> bool:
+def signed_in(request: Request) -> bool:
     """Is the person signed in, where the app asks for a password?"""
     app = request.scope.get("app")
     if getattr(app, "auth", None) is None:

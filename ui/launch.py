@@ -135,7 +135,7 @@ def serve(engine: Any, args: argparse.Namespace) -> Any:
         _, url, public = page.launch(
             server_name=args.host, server_port=args.port or _free_port(args.host), share=args.share, quiet=True, prevent_thread_lock=True,
             auth=tuple(args.auth.split(":", 1)) if args.auth else None, run_history=False, footer_links=[], ssr_mode=False, pwa=False,
-            enable_monitoring=False, max_threads=40, theme=make_theme(), app_kwargs={"routes": routes() + server.shelf.routes()},
+            enable_monitoring=False, max_threads=40, theme=make_theme(), app_kwargs={"routes": routes() + server.shelf.routes() + server.pipes.routes()},
             css_paths=[ASSETS / "css" / "app.css"], css=marks_css(tables.params()),
         )  # fmt: skip
     except OSError:

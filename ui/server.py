@@ -21,13 +21,12 @@ from .fetching import Fetcher
 from .files import Shelf
 from .forks import show_trace
 from .line import Line
+from .pipe import POLL, TICK, Pipes
 from .points import Projector
 from .runs import Request, Run
 from .stream import Channel, status
 
 log = logging.getLogger("polestar.ui")
-TICK = 0.1  # an update costs the decode's process and the browser several milliseconds each
-POLL = 0.02
 
 
 class Tab:
@@ -37,11 +36,17 @@ class Tab:
         self.channel = Channel()
         self.run: Run | None = None
         self.pump: object | None = None  # who sends at present; a new run takes over
+        self.pipe: object | None = None  # the stream beside gradio's queue, while the page is connected to it
         self.ticket: Any = None
         self.desk = Desk(self.channel)
         self.next: Run | None = None  # a run that a command made; the tab's stream begins it
         self.traces: dict[str, Any] = {}  # of an opened trace; those of a run are the run's
         self.waiting: set[object] = set()  # answers that are still being computed
+
+    @property
+    def going(self) -> bool:
+        """Is there more to come?"""
+        return bool(self.waiting) or (self.run is not None and self.run.alive)
 
     def trace(self, lane: str) -> Any:
         """The trace shown in a lane, finished or not; None where there is none."""
@@ -64,6 +69,7 @@ class Server:
         self.tabs: dict[str, Tab] = {}
         self.projector = Projector()
         self.shelf = Shelf()
+        self.pipes = Pipes()
         self.fetcher = Fetcher()
         self.tables: Any = None  # methods and models, as the page has them
         self.commands: dict[str, Callable[[Tab, dict[str, Any]], Any]] = {
@@ -86,13 +92,14 @@ class Server:
         if tab is not None:
             tab.stop()
             self.shelf.forget(tab)
+            self.pipes.forget(tab)
 
-    def set(self, tab: Tab, name: str, value: Any) -> str:
-        """Change a parameter of the run that goes on; returns a sentence when it cannot be, else ""."""
+    def set(self, tab: Tab, name: str, value: Any, lanes: tuple[str, ...] | None = None) -> str:
+        """Change a parameter of the run that goes on, of all its lanes or of these; returns a sentence when it cannot be, else ""."""
         if tab.run is None or not tab.run.alive:
             return ""
         try:
-            tab.run.set(name, value)
+            tab.run.set(name, value, lanes)
         except ValueError as error:
             return str(error)
         return ""
@@ -181,9 +188,10 @@ class Server:
             if ticket.left or run.stopping.is_set():
                 tab.channel.put(status("stopped", "left the line; nothing was decoded"), run=run.name)
             else:
+                tab.channel.put(self.pipes.open(tab), run=run.name)
                 run.start(ticket.leave)
             while tab.pump is me and (run.alive or tab.waiting or not tab.channel.idle):
-                value = tab.channel.take()
+                value = tab.channel.take() if tab.pipe is None else None
                 if value is not None:
                     yield value
                 await asyncio.sleep(POLL if value is None else TICK)

@@ -1,6 +1,6 @@
 """What one browser tab is sent: numbered messages, in order, none lost.
 
-Contract: `put` and `put_step` may be called from any thread and cost next to nothing; encoding happens in `take`, in the event loop,
+Contract: `put` and `put_step` may be called from any thread and cost next to nothing; encoding happens in `messages`, in the event loop,
 so that a decode never waits for it. Messages are stream version 1 (docs/architecture.md); `seq` counts from 0 within a run, without
 gaps. What was sent is kept until the next run begins, so that a tab that missed something can ask for it again (`behind`).
 Knows no gradio and no model.
@@ -78,6 +78,11 @@ class Channel:
 
         Base64, because text of a model must pass gradio's templates and its client as data that nothing there can read.
         """
+        out = self.messages()
+        return base64.b64encode("\n".join(out).encode()).decode() if out else None
+
+    def messages(self) -> list[str]:
+        """The next messages for the tab, in order, each one line of JSON; at most about BYTES_PER_VALUE."""
         with self._lock:
             out: list[str] = []
             size = 0
@@ -89,7 +94,7 @@ class Channel:
                 self._sent.append(text)
                 out.append(text)
                 size += len(text)
-        return base64.b64encode("\n".join(out).encode()).decode() if out else None
+        return out
 
     def _next_events(self) -> list[dict[str, Any]]:
         """Events of one message off the queue, runs of steps of a lane gathered into one event."""

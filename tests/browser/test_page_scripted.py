@@ -255,3 +255,23 @@ def test_a_trace_given_at_start_is_shown_as_a_replay(serve, tab, tmp_path_factor
     t.run("four five")
     t.wait_state("done")
     assert t.passes() == 16
+
+
+def test_a_run_streams_beside_the_queue_and_goes_on_through_it_when_it_cannot(serve, tab):
+    t = tab(serve("--pass-seconds", "0.01").url)
+    one_lane(t)
+    t.js("""() => { window.direct = 0; const Old = window.EventSource;
+        window.EventSource = class extends Old { constructor(url, how) { super(url, how); if (!url.includes('polestar/stream/')) return;
+            this.addEventListener('message', () => { window.direct += 1; }); } }; }""")
+    t.run()
+    t.wait_state("done")
+    t.wait_passes(256)
+    assert t.js("window.direct") > 3
+    t.js("""() => { window.direct = 0; window.tried = 0; const Old = window.EventSource;
+        window.EventSource = function (url, how) { if (!url.includes('polestar/stream/')) return new Old(url, how);
+            window.tried += 1; const broken = {close() {}, addEventListener() {}}; setTimeout(() => broken.onerror()); return broken; }; }""")
+    t.run()
+    t.wait("() => window.tried === 1")
+    t.wait_state("done")
+    t.wait_passes(256)
+    assert t.js("window.direct") == 0 and t.js("window.polestar.app.store.problem") == ""
