@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.tabs import SMALL, Page, play, small
@@ -23,29 +25,31 @@ def page_parts():
 def test_settings_fill_the_controls_and_say_what_they_cannot(page_parts):
     tables, parts = page_parts
     values = {"prompt": "hi", "method_a": "klass", "compare": False, "tau_s": 0.7, "gen_length": 64, "bogus": 1, "temperature": "hot", "model": ["x"]}
-    updates, said = settings.fill(tables, parts, values)
+    updates, said, lanes = settings.fill(tables, parts, values)
     got = dict(zip(settings.names(parts), updates, strict=True))
     assert (got["prompt"]["value"], got["method_a"]["value"], got["compare"]["value"], got["gen_length"]["value"]) == ("hi", "klass", False, 64)
     assert got["alpha"]["visible"] is False and got["preset"]["choices"] == list(tables.methods["klass"].presets)
+    assert (lanes.method_a, lanes.both, lanes.values["tau_s"]) == ("klass", False, 0.7)
     assert "value" not in got["model"] and "value" not in got["detail"]
     assert len(said) == 3 and any("bogus" in s for s in said) and any("temperature" in s for s in said)
-    nothing, said = settings.fill(tables, parts, {})
+    nothing, said, _ = settings.fill(tables, parts, {})
     assert said == [] and all("value" not in u for u in nothing)
 
 
 def test_another_method_or_preset_keeps_what_the_person_changed(page_parts):
     _, parts = page_parts
     controls = parts.params
-    said = controls.base("polestar", "fast-dllm-dual", "paper")
-    given = [{"gen_length": 64, "temperature": 0.5, "tau_s": 0.7, "K": 4, "k": 4}.get(name, said[name]) for name in controls.names]
+    said = controls.base("polestar", "paper")
+    given = said | {"gen_length": 64, "temperature": 0.5, "tau_s": 0.7, "K": 4, "k": 4}
     kept = controls.changed(given, said)
     assert kept == {"gen_length": 64, "temperature": 0.5, "tau_s": 0.7, "K": 4}
-    updates = dict(zip(controls.names, controls.preset("klass", None, "paper", kept), strict=True))
+    updates = dict(zip(controls.names, controls.show(controls.base("klass", "paper") | kept, "klass"), strict=True))
     assert (updates["gen_length"]["value"], updates["temperature"]["value"], updates["tau_s"]["value"]) == (64, 0.5, 0.7)
     assert updates["alpha"]["visible"] is False
-    updates = dict(zip(controls.names, controls.preset("polestar", None, "paper", {"K": 2}), strict=True))
+    updates = dict(zip(controls.names, controls.show(said | {"K": 2}, "polestar"), strict=True))
     assert (updates["k"]["value"], updates["k"]["maximum"]) == (2, 2)
-    assert controls.preset("polestar", None, "paper")[controls.names.index("gen_length")]["value"] == 256  # what reset does
+    changed = replace(parts.lanes, values=given)
+    assert changed.settled().values == given and changed.reset().values["gen_length"] == 256
 
 
 def test_a_number_outside_its_control_is_corrected_and_named(page_parts):

@@ -60,7 +60,7 @@ def make_control(param: Param, visible: bool, value: Any) -> gr.components.Compo
     if param.choices:
         return gr.Dropdown(value=value, choices=list(param.choices), **{**common, "elem_classes": ["ps-choice"]}, filterable=False)
     if param.kind is str or math.isinf(param.default):  # a number box has no infinity; text "inf" is understood
-        return gr.Textbox(value=_written(value), **{**common, "elem_classes": ["ps-number"]})
+        return gr.Textbox(value=written(value), **{**common, "elem_classes": ["ps-number"]})
     low, high = RANGES.get(param.name, (param.minimum, param.maximum))
     if low is None or high is None or high - low > 4096 or math.isinf(high):
         return Number(value=value, minimum=param.minimum, maximum=param.maximum, precision=0 if param.kind is int else None,
@@ -109,13 +109,13 @@ class Number(gr.Number, metaclass=Plain):
 class Controls:
     """All parameter controls of the page. Make it inside a `gr.Blocks`."""
 
-    def __init__(self, tables: Tables, methods: tuple[str, ...], start: dict[str, Any]):
-        """`methods`: those of the lanes at first. `start`: values to begin with that are not the defaults."""
-        self.start = start
+    def __init__(self, tables: Tables, method: str, start: dict[str, Any]):
+        """`method`: lane A's at first. `start`: values to begin with that are not those of its paper preset."""
         self.tables = tables
         self.params = tables.params()
+        self.start = self.base(method, "paper") | start
         self.of: dict[str, gr.components.Component] = {}
-        visible = names_of(tables, methods)
+        visible = names_of(tables, [method])
         plain = [p for p in self.params.values() if not p.expert]
         for group in dict.fromkeys(GROUPS.values()):
             mine = [p for p in plain if GROUPS.get(p.group, "Method") == group]
@@ -125,16 +125,16 @@ class Controls:
                 gr.HTML(html_template=f"<h2>{group}</h2>", elem_classes=["ps-head"], apply_default_css=False)
                 for p in mine:
                     if p.kind is not bool:
-                        self.of[p.name] = make_control(p, p.name in visible, self.start.get(p.name, p.default))
+                        self.of[p.name] = make_control(p, p.name in visible, self.start[p.name])
                 switches = [p for p in mine if p.kind is bool]
                 if switches:
                     with gr.Row(elem_classes=["ps-switches"]):
                         for p in switches:
-                            self.of[p.name] = make_control(p, p.name in visible, self.start.get(p.name, p.default))
+                            self.of[p.name] = make_control(p, p.name in visible, self.start[p.name])
         with gr.Accordion("More parameters", open=False, elem_id="ps-more"):
             for p in self.params.values():
                 if p.expert:
-                    self.of[p.name] = make_control(p, p.name in visible, self.start.get(p.name, p.default))
+                    self.of[p.name] = make_control(p, p.name in visible, self.start[p.name])
 
     @property
     def names(self) -> list[str]:
@@ -147,54 +147,59 @@ class Controls:
         return list(self.of.values())
 
     def values(self, given: Iterable[Any]) -> dict[str, Any]:
-        """Values of the controls, in their order, as a dict; an empty number box is the default."""
+        """Values of the controls, in their order, as a dict of what they mean (see `parsed`)."""
+        return self.parsed(dict(zip(self.names, given, strict=True)))
+
+    def parsed(self, written: dict[str, Any]) -> dict[str, Any]:
+        """What was written in controls, by name: an empty box is the default, numbers are kept in range, what cannot be read stays as it is."""
         out = {}
-        for name, value in zip(self.names, given, strict=True):
-            param = self.params[name]
-            out[name] = param.default if value is None or value == "" else hold(param, value)[0]
+        for name, value in written.items():
+            param = self.params.get(name)
+            if param is None:
+                continue
+            value = param.default if value is None or value == "" else hold(param, value)[0]
+            try:
+                out[name] = param.parse(value)
+            except ValueError:  # half written; a run would say so
+                out[name] = value
         return out
 
-    def base(self, method_a: str, method_b: str | None, preset: str) -> dict[str, Any]:
-        """What every control says when nothing was changed by hand: the preset of lane A's method, then what lane B's has beside it."""
-        values = {name: param.default for name, param in self.params.items()}
-        values |= paper_values(self.tables, method_b) if method_b in self.tables.methods else {}
-        return values | paper_values(self.tables, method_a, preset)
+    def base(self, method: str, preset: str) -> dict[str, Any]:
+        """What every control says when nothing was changed by hand: the preset of the method, and defaults where the method has none."""
+        return {name: param.default for name, param in self.params.items()} | paper_values(self.tables, method, preset)
 
-    def changed(self, given: Iterable[Any], base: dict[str, Any]) -> dict[str, Any]:
-        """The controls' values that are not those of `base`: what the person changed."""
+    def changed(self, values: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+        """The values that are not those of `base`: what the person changed."""
         out = {}
-        for name, value in self.values(given).items():
+        for name, value in self.parsed(values).items():
             try:
-                value = self.params[name].parse(value)
+                self.params[name].parse(value)
             except ValueError:  # half written; not worth keeping
                 continue
             if value != base[name]:
                 out[name] = value
         return out
 
-    def preset(self, method_a: str, method_b: str | None, preset: str, kept: dict[str, Any] | None = None) -> list[Any]:
-        """Updates that put every control to the preset's value of lane A's method, but for those of `kept`, and show what the lanes use."""
-        used = names_of(self.tables, [method_a, *([method_b] if method_b else [])])
-        values = self.base(method_a, method_b, preset) | (kept or {})
-        values["k"] = min(values["k"], _k_limit(values["K"])) if "k" in values and "K" in values else values.get("k")
+    def show(self, values: dict[str, Any], method: str) -> list[Any]:
+        """Updates that put every control to its value, and show those that the method has."""
+        used = names_of(self.tables, [method])
+        most = k_limit(values["K"]) if "k" in values and "K" in values else None
         out = []
         for name in self.names:
-            more = {"maximum": _k_limit(values["K"])} if name == "k" and "K" in values else {}
-            out.append(gr.update(value=_written(values[name]), visible=name in used, **more))
+            value, more = values[name], {}
+            if name == "k" and most is not None:
+                value, more = min(value, most), {"maximum": most}
+            out.append(gr.update(value=written(value), visible=name in used, **more))
         return out
 
-    def visibility(self, method_a: str, method_b: str | None) -> list[Any]:
-        """Updates that show what the lanes use and leave the values alone."""
-        used = names_of(self.tables, [method_a, *([method_b] if method_b else [])])
-        return [gr.update(visible=name in used) for name in self.names]
 
-
-def _written(value: Any) -> Any:
+def written(value: Any) -> Any:
     """Infinity as text, everything else as it is."""
     return "inf" if isinstance(value, float) and math.isinf(value) else value
 
 
-def _k_limit(clusters: Any) -> int:
+def k_limit(clusters: Any) -> int:
+    """The most clusters that a refresh can recompute."""
     return max(1, int(clusters or 1))
 
 
@@ -221,7 +226,7 @@ def half_written(param: Param, value: Any) -> bool:
 
 def hold_k(clusters: Any, k: Any) -> tuple[Any, str]:
     """k kept at most K, in sight: the update of k's control and a sentence ("" when nothing was wrong)."""
-    most = _k_limit(clusters)
+    most = k_limit(clusters)
     if k is not None and k > most:
         return gr.update(value=most, maximum=most), f"k = {k:g} is more than K = {most} clusters; k is {most} now."
     return gr.update(maximum=most), ""

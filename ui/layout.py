@@ -6,6 +6,7 @@ gradio components.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import gradio as gr
@@ -14,12 +15,36 @@ from .bus import make_bus
 from .controls import Controls
 from .examples import examples_of, start_values
 from .fetching import Fetch, make_fetch
+from .lanes import AS_A, SAME, Lanes
 from .tables import Tables
 
 PACES = {"full speed": 0.0, "20 passes/s": 20.0, "10 passes/s": 10.0, "5 passes/s": 5.0, "2 passes/s": 2.0, "1 pass/s": 1.0}
 ORDERS = {"A, then B": False, "A and B in turn": True}
 DETAILS = {"everything": "full", "less": "steps", "everything, observed": "observe"}
 LANE_A, LANE_B = "polestar", "fast-dllm-dual"
+CHOICE = {"elem_classes": ["ps-choice"], "filterable": False}
+
+# Says what lane B has of its own, and marks those controls. Text goes in by textContent; the names are those of the tables.
+TOLD = """
+const say = () => {
+  const {text, names} = JSON.parse(props.value || '{"text": "", "names": []}');
+  const line = element.querySelector('p');
+  if (line.textContent !== text) line.textContent = line.title = text;
+  element.querySelector('style').textContent = names.length === 0 ? '' :
+    `${names.filter((name) => /^\\w+$/.test(name)).map((name) => `#ps-controls #ps-${name}::before`).join(', ')}
+    { content: ""; position: absolute; left: -8px; top: 4px; bottom: 4px; width: 2px; background: var(--slider-color); }`;
+};
+watch('value', say);
+say();
+// The arrow keys move between radio buttons of one name, and a screen reader wants the group's.
+document.addEventListener('focusin', ({target}) => {
+  const group = target.closest?.('#ps-side');
+  if (!group) return;
+  group.setAttribute('role', 'radiogroup');
+  group.setAttribute('aria-label', 'Settings of lane');
+  for (const button of group.querySelectorAll('input')) button.name = 'ps-side';
+});
+"""
 
 
 @dataclass(kw_only=True)
@@ -34,6 +59,11 @@ class Parts:
     compare: gr.Checkbox
     method_b: gr.Dropdown
     preset: gr.Dropdown
+    preset_b: gr.Dropdown  # lane B's own; in sight while the controls show lane B
+    lanes: Lanes  # both lanes of a fresh page
+    side: gr.Radio  # which lane the controls show
+    note: gr.Textbox  # of the lane that they do not show (ui/lanes.py)
+    told: gr.HTML  # what lane B has of its own, in words
     pace: gr.Dropdown
     order: gr.Dropdown
     detail: gr.Dropdown
@@ -42,7 +72,7 @@ class Parts:
     bus: gr.HTML
     chips: dict[str, gr.Row]  # examples by model; "" for models without their own
     examples: list[tuple[gr.Button, str]]
-    buttons: dict[str, gr.Button]  # run, pause, continue, step, stop, reset, copy, theme
+    buttons: dict[str, gr.Button]  # run, pause, continue, step, stop, reset, copy, same, theme
 
 
 def lay_out(tables: Tables, model: str, models: list[str]) -> Parts:
@@ -71,17 +101,23 @@ def lay_out(tables: Tables, model: str, models: list[str]) -> Parts:
             talk = gr.Checkbox(value=False, label="continue the conversation", elem_id="ps-talk", elem_classes=["ps-switch"],
                                info="The prompt follows what was asked and lane A's answers; off begins anew. Default: off.")  # fmt: skip
             chips, examples = _examples(model, models)
-            method_a, compare, method_b, preset = _methods(tables)
-            params = Controls(tables, (method_a.value, method_b.value), start_values(model))
-            base = gr.State(params.base(method_a.value, method_b.value, preset.value))
+            method_a, compare, method_b = _methods(tables)
+            side, buttons["same"], told = _switch()
+            preset, preset_b = _presets(tables, method_a.value, method_b.value)
+            params = Controls(tables, method_a.value, start_values(model))
+            base = gr.State(params.base(method_a.value, preset.value))
+            first = {"method_a": method_a.value, "method_b": method_b.value, "both": compare.value, "preset": preset.value}
+            lanes = Lanes(controls=params, **first, base=base.value, values=params.start)
+            note = gr.Textbox(lanes.note(), visible="hidden", elem_id="ps-note", label="Settings of the lane that is not shown")
             with gr.Row(elem_id="ps-settings"):
                 buttons["reset"] = gr.Button("↺ reset to paper", elem_id="ps-reset", size="sm")
                 buttons["copy"] = gr.Button("copy settings", elem_id="ps-copy", size="sm")
         with gr.Column(elem_id="ps-main"):
             bus = make_bus()
     return Parts(
-        prompt=prompt, talk=talk, fetch=fetch, model=model_box, method_a=method_a, compare=compare, method_b=method_b, preset=preset, pace=pace, order=order,
-        detail=detail, params=params, base=base, bus=bus, chips=chips, examples=examples, buttons=buttons,
+        prompt=prompt, talk=talk, fetch=fetch, model=model_box, method_a=method_a, compare=compare, method_b=method_b, preset=preset, preset_b=preset_b,
+        lanes=lanes, side=side, note=note, told=told, pace=pace, order=order, detail=detail, params=params, base=base, bus=bus, chips=chips, examples=examples,
+        buttons=buttons,
     )  # fmt: skip
 
 
@@ -89,19 +125,14 @@ def _bar(label: str, choices: list[str], elem_id: str, info: str) -> gr.Dropdown
     return gr.Dropdown(choices, value=choices[0], label=label, info=info, elem_id=elem_id, elem_classes=["ps-bar"], filterable=False)
 
 
-def _methods(tables: Tables) -> tuple[gr.Dropdown, gr.Checkbox, gr.Dropdown, gr.Dropdown]:
+def _methods(tables: Tables) -> tuple[gr.Dropdown, gr.Checkbox, gr.Dropdown]:
     titles = [(m.title, name) for name, m in tables.methods.items()]
     first = LANE_A if LANE_A in tables.methods else titles[0][1]
     second = LANE_B if LANE_B in tables.methods else first
-    plain = {"elem_classes": ["ps-choice"], "filterable": False}
     with gr.Group(elem_classes=["ps-group"], elem_id="ps-methods"):
         a = gr.Dropdown(
-            titles, value=first, label="lane A", elem_id="ps-method-a", **plain,
+            titles, value=first, label="lane A", elem_id="ps-method-a", **CHOICE,
             info="How lane A decodes. Default: Polestar. Takes effect in the next run.",
-        )  # fmt: skip
-        preset = gr.Dropdown(
-            list(tables.methods[first].presets), value="paper", label="preset", elem_id="ps-preset", **plain,
-            info="paper: Table 5 of the paper. release: what a method's public code does. Takes effect in the next run.",
         )  # fmt: skip
         with gr.Row(elem_id="ps-lane-b"):
             compare = gr.Checkbox(
@@ -109,10 +140,32 @@ def _methods(tables: Tables) -> tuple[gr.Dropdown, gr.Checkbox, gr.Dropdown, gr.
                 info="Compare: decode the same prompt a second way, beside the first.",
             )  # fmt: skip
             b = gr.Dropdown(
-                titles, value=second, label="lane B method", elem_id="ps-method-b", **plain,
+                titles, value=second, label="lane B method", elem_id="ps-method-b", **CHOICE,
                 info="How lane B decodes. Default: Fast-dLLM with the dual cache. Takes effect in the next run.",
             )  # fmt: skip
-    return a, compare, b, preset
+    return a, compare, b
+
+
+def _switch() -> tuple[gr.Radio, gr.Button, gr.HTML]:
+    """Which lane the controls below show and set, and what lane B has of its own."""
+    with gr.Row(elem_id="ps-switch"):
+        side = gr.Radio(
+            [("A", "A"), ("B", "B")], value="A", label="settings of", elem_id="ps-side",
+            info="Which lane the preset and the parameters below belong to. Lane B is set as lane A, but for what you change while B is chosen.",
+        )  # fmt: skip
+        same = gr.Button("same as A", elem_id="ps-same", size="sm", interactive=False)
+    told = gr.HTML(value=json.dumps({"text": AS_A, "names": []}), html_template="<p role='status'></p><style></style>", js_on_load=TOLD, elem_id="ps-told",
+                   apply_default_css=False, container=False, padding=False)  # fmt: skip
+    return side, same, told
+
+
+def _presets(tables: Tables, a: str, b: str) -> tuple[gr.Dropdown, gr.Dropdown]:
+    """The presets of both lanes; the one of the lane that is shown is in sight."""
+    both = "paper: Table 5 of the paper. release: what a method's public code does. Takes effect in the next run."
+    preset = gr.Dropdown(list(tables.methods[a].presets), value="paper", label="preset", elem_id="ps-preset", **CHOICE, info=both)
+    preset_b = gr.Dropdown([("as lane A", SAME), *tables.methods[b].presets], value=SAME, label="preset", elem_id="ps-preset-b", **CHOICE, visible=False,
+                           info=f"Lane B's own preset, or lane A's. {both}")  # fmt: skip
+    return preset, preset_b
 
 
 def _examples(model: str, models: list[str]) -> tuple[dict[str, gr.Row], list[tuple[gr.Button, str]]]:

@@ -148,14 +148,14 @@ class Run:
         for do in todo:
             do()
 
-    def set(self, name: str, value: Any) -> None:
-        """Change a parameter of every lane that has it; lanes still to come start with it. Raises ValueError in one sentence."""
+    def set(self, name: str, value: Any, lanes: tuple[str, ...] | None = None) -> None:
+        """Change a parameter of every lane (of `lanes`) that has it; lanes still to come start with it. Raises ValueError in one sentence."""
         if name == "pace":
             self.pace = float(value)
             self._nudge.set()
             return
         for lane in self.lanes.values():
-            if name in lane.config and not lane.done:
+            if name in lane.config and not lane.done and (lanes is None or lane.name in lanes):
                 lane.config = lane.config.replace(**{name: value})
                 if lane.session is not None:
                     lane.session.set(name, value)

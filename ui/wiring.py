@@ -15,6 +15,7 @@ import gradio as gr
 
 from . import fetching, settings
 from .controls import half_written, hold, hold_k, limits
+from .lanes import Lanes, reach
 from .layout import DETAILS, ORDERS, PACES, Parts
 from .runs import Request
 from .server import Server
@@ -30,7 +31,7 @@ def wire(page: gr.Blocks, tables: Tables, parts: Parts, server: Server) -> None:
     """Connect everything. Call inside the open Blocks."""
     _runs(tables, parts, server)
     _live(parts, server)
-    _choices(tables, parts, server)
+    _choices(parts, server)
     server.tables = tables
     fetching.wire(page, parts.model, parts.fetch, server.fetcher)
 
@@ -45,15 +46,11 @@ def wire(page: gr.Blocks, tables: Tables, parts: Parts, server: Server) -> None:
 
 def _runs(tables: Tables, parts: Parts, server: Server) -> None:
     """Run, the commands of the page, and the buttons that are commands too."""
-    first = [parts.prompt, parts.talk, parts.model, parts.method_a, parts.compare, parts.method_b, parts.preset, parts.pace, parts.order, parts.detail]
+    first = [parts.prompt, parts.talk, parts.model, parts.pace, parts.order, parts.detail]
 
-    async def run(http: gr.Request, prompt, talk, model, a, both, b, preset, pace, order, detail, *given) -> AsyncIterator[str]:
-        values = parts.params.values(given)
-        lanes = {"A": (a, preset, _only(tables, values, a))}
-        if both:
-            lanes["B"] = (b, preset if preset in tables.methods[b].presets else "paper", _only(tables, values, b))
+    async def run(http: gr.Request, prompt, talk, model, pace, order, detail, *given) -> AsyncIterator[str]:
         how = {"interleave": ORDERS[order], "pace": PACES[pace], "level": DETAILS[detail], "talk": bool(talk)}
-        request = Request(model=model or "", prompt=prompt or "", lanes=lanes, **how)
+        request = Request(model=model or "", prompt=prompt or "", lanes=_read(parts, given).lanes(), **how)
         async for value in server.run(http.session_hash, request):
             yield value
 
@@ -67,12 +64,11 @@ def _runs(tables: Tables, parts: Parts, server: Server) -> None:
         values = server.command(http.session_hash, event._data)
         return gr.skip() if values is None else json.dumps([time.monotonic_ns(), values])  # the same settings twice are two wishes
 
-    def fill(wanted: str):
-        values = json.loads(wanted)[1]
-        updates, said = settings.fill(tables, parts, values)
+    def fill(wanted: str, *given):
+        updates, said, lanes = settings.fill(tables, parts, json.loads(wanted)[1], _read(parts, given))
         if said:
             gr.Warning("; ".join(said[:3]), duration=8)
-        return [*updates, settings.base(tables, parts, values)]
+        return [*updates, *_beside(lanes)]
 
     def press(name: str):
         def act(http: gr.Request) -> None:
@@ -80,10 +76,10 @@ def _runs(tables: Tables, parts: Parts, server: Server) -> None:
 
         return act
 
-    inputs = [*first, *parts.params.components]
+    inputs = [*first, *_lanes(parts)]
     gr.on([parts.buttons["run"].click, parts.prompt.submit], run, inputs, parts.bus, **STREAM)
-    wish.change(fill, wish, [*settings.outputs(parts), parts.base], **LIVE)
-    parts.buttons["copy"].click(None, settings.outputs(parts), None, js=settings.COPY % json.dumps(settings.names(parts)))
+    wish.change(fill, [wish, *_lanes(parts)], [*settings.outputs(parts), *_outputs(parts)], **LIVE)
+    parts.buttons["copy"].click(None, [parts.note, *settings.outputs(parts)], None, js=settings.COPY % json.dumps(settings.names(parts)))
     parts.bus.command(command, None, wish, **QUICK).then(drain, None, parts.bus, **STREAM)
     for name in ("pause", "continue", "step", "stop"):
         parts.buttons[name].click(press(name), None, None, **QUICK)
@@ -95,12 +91,13 @@ def _live(parts: Parts, server: Server) -> None:
     def setter(name: str):
         param = parts.params.params[name]
 
-        def act(value: Any, http: gr.Request):
+        def act(value: Any, both: bool, note: str, http: gr.Request):
             if half_written(param, value):
                 return gr.skip()
             value, sentence = hold(param, value) if param.name != "k" else (value, "")  # k has a listener of its own
             if param.live != "run":
-                sentence = server.set(server.tab(http.session_hash), name, param.default if value in (None, "") else value) or sentence
+                moved = param.default if value in (None, "") else value
+                sentence = server.set(server.tab(http.session_hash), name, moved, reach(note, name) if both else None) or sentence
             if sentence:
                 gr.Warning(sentence, duration=6)
                 return gr.update(value=value)
@@ -118,9 +115,13 @@ def _live(parts: Parts, server: Server) -> None:
 
         return act
 
+    def tell(*given):
+        return _said(_read(parts, given))
+
+    gr.on([c.input for c in parts.params.components], tell, _lanes(parts), [parts.told, parts.buttons["same"]], **LIVE)
     for name, component in parts.params.of.items():
         if parts.params.params[name].live != "run" or isinstance(component, (gr.Slider, gr.Number)):
-            component.input(setter(name), component, component, **LIVE)
+            component.input(setter(name), [component, parts.compare, parts.note], component, **LIVE)
         if isinstance(component, gr.Slider) and limits(parts.params.params[name])[0] > 0:
             component.release(finisher(name), component, component, **LIVE)
 
@@ -140,33 +141,46 @@ def _live(parts: Parts, server: Server) -> None:
         gr.on([of["K"].input, of["k"].input], keep_k, [of["K"], of["k"]], of["k"], **LIVE)
 
 
-def _choices(tables: Tables, parts: Parts, server: Server) -> None:
-    """Method, preset, model: what is shown and what the controls say."""
-    lanes = [parts.method_a, parts.compare, parts.method_b]
+def _choices(parts: Parts, server: Server) -> None:
+    """Methods, presets, the lane that is shown, model: what is in sight and what the controls say."""
     components = parts.params.components
+    filled = [parts.method_b, parts.preset, parts.preset_b, *_outputs(parts), *parts.params.components]
 
-    def settle(said, a, both, b, preset, given):
-        """Everything at a preset, but for what the person changed since the last one (`said`)."""
-        preset = preset if preset in tables.methods[a].presets else "paper"
-        now, b = parts.params.base(a, b if both else None, preset), b if both else None
-        kept = parts.params.changed(given, said) if said is not None else {}
-        return [gr.update(choices=list(tables.methods[a].presets), value=preset), now, *parts.params.preset(a, b, preset, kept)]
+    def shown(lanes: Lanes) -> list[Any]:
+        on = lanes.shown
+        return [
+            gr.update(visible=lanes.both),
+            gr.update(choices=lanes.presets("A"), value=lanes.preset, visible=on == "A"),
+            gr.update(choices=lanes.presets("B"), value=lanes.preset_b, visible=on == "B"),
+            *_beside(lanes),
+            *parts.params.show(lanes.values if on == "A" else lanes.of_b(), lanes.method_a if on == "A" else lanes.method_b),
+        ]
 
-    def chosen(http: gr.Request, said, a, both, b, preset, *given):
-        server.next_run(http.session_hash, "new method or preset")
-        return settle(said, a, both, b, preset, given)
+    def settle(http: gr.Request, side, *given):
+        """Whatever was chosen; controls that say already what they should are left alone, for they may be moving."""
+        lanes = _read(parts, given)
+        if news := lanes.news(given[0]):
+            server.next_run(http.session_hash, news)
+        updates = shown(lanes.settled().with_b().show(side))
+        if lanes.show(side).shown == side:
+            updates[filled.index(parts.side)].pop("value")
+        for update, value in zip(updates[-len(components) :], given[-len(components) :], strict=True):
+            if update["value"] == value and type(update["value"]) is type(value):
+                del update["value"]
+        return updates
 
-    def reset(a, both, b):
-        return settle(None, a, both, b, "paper", ())
+    def same(http: gr.Request, *given):
+        server.next_run(http.session_hash, "lane B set as lane A")
+        return shown(_read(parts, given).same())
 
-    def visibility(http: gr.Request, a, both, b):
-        server.next_run(http.session_hash, "new lane B")
-        return [gr.update(visible=bool(both)), *parts.params.visibility(a, b if both else None)]
+    def reset(*given):
+        return shown(_read(parts, given).reset())
 
-    filled = [parts.preset, parts.base, *components]
-    gr.on([parts.method_a.input, parts.preset.input], chosen, [parts.base, *lanes, parts.preset, *components], filled, **QUICK)
-    parts.buttons["reset"].click(reset, lanes, filled, **QUICK)
-    gr.on([parts.compare.input, parts.method_b.input], visibility, lanes, [parts.method_b, *components], **QUICK)
+    chosen = [parts.method_a, parts.preset, parts.compare, parts.method_b, parts.preset_b, parts.side]
+    # One listener, one answer at a time: it reads the page as it is then, so that quick clicks cannot mix the lanes.
+    gr.on([c.input for c in chosen], settle, [parts.side, *_lanes(parts)], filled, **LIVE)
+    parts.buttons["same"].click(same, _lanes(parts), filled, **LIVE)
+    parts.buttons["reset"].click(reset, _lanes(parts), filled, **LIVE)
 
     def chips(model):
         own = model if model in parts.chips else ""
@@ -175,6 +189,28 @@ def _choices(tables: Tables, parts: Parts, server: Server) -> None:
     parts.model.change(chips, parts.model, list(parts.chips.values()), **QUICK)
 
 
-def _only(tables: Tables, values: dict[str, Any], method: str) -> dict[str, Any]:
-    """The values that a method takes."""
-    return {name: value for name, value in values.items() if name in tables.methods[method].specs}
+# ---- both lanes, as every listener that needs them reads and tells them ------------------------------------------------------
+
+
+def _lanes(parts: Parts) -> list[Any]:
+    """The components that `_read` reads."""
+    own = [parts.note, parts.base, parts.method_a, parts.compare, parts.method_b, parts.preset, parts.preset_b]
+    return [*own, *parts.params.components]
+
+
+def _read(parts: Parts, given: Any) -> Lanes:
+    note, base, a, both, b, preset, preset_b, *values = given
+    return Lanes.read(parts.params, base, a, both, b, preset, preset_b, note, values)
+
+
+def _outputs(parts: Parts) -> list[Any]:
+    """The components that `_beside` updates."""
+    return [parts.base, parts.side, parts.note, parts.told, parts.buttons["same"]]
+
+
+def _beside(lanes: Lanes) -> list[Any]:
+    return [lanes.base, gr.update(value=lanes.shown, visible=lanes.both), lanes.note(), *_said(lanes)]
+
+
+def _said(lanes: Lanes) -> list[Any]:
+    return [gr.update(value=lanes.told(), visible=lanes.both), gr.update(visible=lanes.both, interactive=lanes.differ())]

@@ -1,5 +1,5 @@
 /**
- * The comparison of both lanes: a table with ratios, what differs, and where lane A loses, in words.
+ * The comparison of both lanes: a table with ratios, what is set differently, what differs, and where lane A loses, in words.
  *
  * Contract: `mount(root, store) -> {draw, destroy}`; with one lane it says how to get a second. Passes, positions recomputed and wall time are shown apart.
  * Figures run to each lane's last pass, "so far" until both lanes are complete. Only two complete lanes get a verdict, colours of winning and losing, and
@@ -10,6 +10,7 @@ import {numbers} from './counters.js';
 import {REASONS, REASON_LABEL} from './codec.js';
 import {el, num, say, short} from './dom.js';
 import {tokenName} from './describe.js';
+import {apart} from './lanesets.js';
 
 /** Rows of the table: [label, value of A, value of B, digits, true when more is better]. */
 export function table(A, B) {
@@ -52,13 +53,16 @@ export function mount(root, store) {
   const hb = el('th', {text: 'B', scope: 'col'});
   const grid = el('table', {className: 'cmp'}, el('thead', {}, el('tr', {}, el('th', {text: ''}), ha, hb, el('th', {text: 'A / B', scope: 'col'}))), body);
   const verdict = el('p', {className: 'verdict'});
+  const setBody = el('tbody');
+  const sets = el('div', {className: 'sides', hidden: true}, el('div', {className: 'h', text: 'Set differently'}), el('table', {className: 'cmp sets'}, el('thead', {}, el('tr', {}, el('th', {text: ''}), el('th', {text: 'A', scope: 'col'}), el('th', {text: 'B', scope: 'col'}))), setBody));
   const diff = el('div', {className: 'diffs'});
   const sides = el('div', {className: 'sides'});
-  const both = el('div', {className: 'cmp-body'}, verdict, grid, sides, diff);
-  const one = el('p', {className: 'k hint', text: 'One lane is shown. Switch lane B on at the left, or open a second trace, to compare two methods, presets, parameter sets, seeds or recordings.'});
+  const both = el('div', {className: 'cmp-body'}, verdict, grid, sets, sides, diff);
+  const one = el('p', {className: 'k hint', text: 'One lane is shown. Switch lane B on at the left and set it under “settings of B”, or open a second trace, to compare two methods, presets, parameter sets, seeds or recordings.'});
   root.append(head, one, both);
   let rows = [];
   let listed = '';
+  let setApart = '';
 
   function draw() {
     const {A, B} = store.lanes;
@@ -85,8 +89,14 @@ export function mount(root, store) {
       if (cells[2].className !== good) cells[2].className = good;
     });
     const lost = losses(data);
-    const name = A.header.title || A.header.method;
+    const name = A.header.method === B.header.method ? 'Lane A' : A.header.title || A.header.method;
     say(verdict, lacking ? sentence(`${lacking}: no verdict`) : !over ? '' : lost.length ? `${name} loses on ${lost.join(', ')}.` : `${name} is behind on nothing here.`);
+    const settings = apart(A, B);
+    sets.hidden = !settings.length;
+    if (JSON.stringify(settings) !== setApart) {
+      setApart = JSON.stringify(settings);
+      setBody.replaceChildren(...settings.map(([text, x, y]) => el('tr', {}, el('th', {text, scope: 'row'}), el('td', {text: x}), el('td', {text: y}))));
+    }
     const d = store.divergence();
     const key = d ? `${d.differ.length}/${d.first?.pos}/${store.rev.data}/${over}/${lacking}` : 'apart';
     if (key === listed) return;

@@ -1,5 +1,5 @@
 /**
- * The head of a lane: method, preset, the counters at the cursor, commits by reason.
+ * The head of a lane: method, preset, parameters that are not the preset's, the counters at the cursor, commits by reason.
  *
  * Contract: `mount(root, store, {lane}) -> {draw, destroy}`. TPF and TPS follow the paper (section D.1): tokens that are not [EOS] per pass and
  * per second; "all" counts every position. At the end of a finished run the server's own metrics are shown.
@@ -7,6 +7,7 @@
 
 import {REASONS, REASON_LABEL} from './codec.js';
 import {el, num, say} from './dom.js';
+import {changed} from './lanesets.js';
 
 const FIELDS = [
   ['pass', 'passes', 'Forward passes so far (NFE)'],
@@ -38,6 +39,7 @@ export function mount(root, store, {lane}) {
   const title = el('b', {className: 'lane-title'});
   const chip = el('span', {className: 'chip small'});
   const note = el('span', {className: 'lane-note'});
+  const set = el('span', {className: 'lane-set'});
   const values = {};
   const totals = {};
   const stats = el('dl', {className: 'stats'}, ...FIELDS.map(([key, label, help]) => {
@@ -52,7 +54,7 @@ export function mount(root, store, {lane}) {
     const node = el('span', {className: `reason r-${name}`, title: `Commits by ${REASON_LABEL[name]}`}, el('i'), el('span', {text: name}), count);
     return {node, count};
   });
-  root.append(el('div', {className: 'lane-head'}, el('span', {className: 'badge', text: lane}), title, chip, el('span', {className: 'sp'}),
+  root.append(el('div', {className: 'lane-head'}, el('span', {className: 'badge', text: lane}), title, chip, set,
     el('span', {className: 'reasons'}, ...parts.map((p) => p.node)), note), stats);
 
   function draw() {
@@ -63,6 +65,9 @@ export function mount(root, store, {lane}) {
     say(title, log.header.title || log.header.method);
     say(chip, log.header.preset || '');
     chip.hidden = !log.header.preset;
+    const own = changed(log, store.lanes[lane === 'A' ? 'B' : 'A']).map((pair) => pair.join(' ')).join(', ');
+    say(set, own);
+    set.title = own && `Changed from the preset: ${own}`;
     const done = log.status !== 'open';
     say(note, log.status === 'stopped' ? 'stopped' : log.status === 'error' ? 'failed' : log.n && log.last.stale ? 'observed' : '');
     note.title = log.n && log.last.stale ? 'Observe mode: this mode\'s speed means nothing' : '';

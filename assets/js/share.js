@@ -12,12 +12,15 @@ const MARK = '#ps=';
 const pack = (value) => btoa(String.fromCharCode(...new TextEncoder().encode(JSON.stringify(value)))).replace(/\+/g, '-').replace(/\//g, '_').replace(/=+$/, '');
 const unpack = (text) => JSON.parse(new TextDecoder('utf-8', {fatal: true}).decode(Uint8Array.from(atob(text.replace(/-/g, '+').replace(/_/g, '/')), (c) => c.charCodeAt(0))));
 
-/** Settings of the run that is shown, in the names of the controls. */
+/** Settings of the run that is shown, in the names of the controls; `lane_b` are lane B's that are not lane A's (all, where its preset is another). */
 export function settingsOf(store) {
   const {A, B} = store.lanes;
   if (!A) return {};
   const h = A.header;
-  return {...h.config, prompt: h.prompt_text || '', model: h.model, method_a: h.method, preset: h.preset || 'paper', compare: !!B, ...(B ? {method_b: B.header.method} : {})};
+  const all = {...h.config, prompt: h.prompt_text || '', model: h.model, method_a: h.method, preset: h.preset || 'paper', compare: !!B};
+  if (!B) return all;
+  const own = B.header.preset && B.header.preset !== all.preset ? {preset_b: B.header.preset} : {};
+  return {...all, method_b: B.header.method, ...own, lane_b: Object.fromEntries(Object.entries(B.header.config).filter(([name, v]) => own.preset_b || h.config[name] !== v))};
 }
 
 export function linkTo(store) {

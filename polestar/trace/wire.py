@@ -70,9 +70,20 @@ def encode_header(source: Header | Trace, *, live: bool = False) -> dict[str, An
         "gen_length": h.gen_length, "block_length": h.block_length, "n_layers": h.n_layers, "n_heads": h.n_heads,
         "mask_id": h.mask_id, "eos_ids": h.eos_ids, "prompt_length": h.prompt_length, "length": h.length, "blocks": h.blocks,
         "level": h.level, "live": bool(live), "seed": h.seed, "shift": h.shift, "versions": h.versions, "parent": h.parent,
-        "created": h.created,
+        "created": h.created, "changed": changed(h),
     }  # fmt: skip
     return plain(out)
+
+
+def changed(header: Header) -> dict[str, Any]:
+    """Parameters of the config that are not those of the method's preset, as this version knows it; none for a method or preset it does not know."""
+    from polestar.config import DecodeConfig
+
+    try:
+        preset = DecodeConfig.make(method=header.method, preset=header.preset).as_dict()
+    except ValueError:
+        return {}
+    return {name: value for name, value in header.config.items() if name in preset and value != preset[name]}
 
 
 def encode_step(step: Step, header: Header) -> dict[str, Any]:
