@@ -55,6 +55,7 @@ export function readableGrid(root, store, lane) {
       const on = store.sel?.lane === lane && store.sel.pos === Number(cell.dataset.pos);
       if ((cell.getAttribute('aria-selected') === 'true') !== on) cell.setAttribute('aria-selected', String(on));
     }
+    box.getBoundingClientRect(); // lay the cells out here, in a task of their own, and not in the next redraw
   }
 
   function go(index) {

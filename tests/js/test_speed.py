@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -35,35 +36,50 @@ def heap_mb(page) -> float:
     return used
 
 
+REDRAWS = """async (order) => {
+  const s = page.store, ticks = s.ticks(), root = document.getElementById('root').shadowRoot;
+  const canvases = [...root.querySelectorAll('canvas')];
+  const go = (x) => {
+    s.seek(x);
+    s.flush();
+    for (const c of canvases) c.getContext('2d').getImageData(0, 0, 1, 1);
+    return root.querySelector('.app').offsetHeight;
+  };
+  s.select('A', 100);
+  for (const [from, to] of order) {
+    go(ticks[from % ticks.length]);
+    await new Promise(requestAnimationFrame);
+    await new Promise((done) => setTimeout(() => { performance.mark('redraw'); go(ticks[to % ticks.length]); performance.mark('redrawn'); done(); }));
+  }
+}"""
+STEPS, LEAPS = [[i, i + 1] for i in range(0, 300, 6)], [[i, (i * 37 + 11) % 300] for i in range(0, 300, 6)]
+
+
+def redraw_times(harness, tab, order) -> list[float]:
+    """Milliseconds of processor time of the page's thread for each redraw, by the browser's own trace."""
+    browser = harness[0]
+    browser.start_tracing(page=tab, categories=["blink.user_timing"])
+    tab.evaluate(REDRAWS, order)
+    events = json.loads(browser.stop_tracing())["traceEvents"]
+    began, ended = ([e["tts"] for e in sorted(events, key=lambda e: e.get("ts", 0)) if e["name"] == name] for name in ("redraw", "redrawn"))
+    assert len(began) == len(ended) == len(order), "each redraw is in the trace once"
+    return [(b - a) / 1000 for a, b in zip(began, ended, strict=True)]
+
+
 def test_scrubbing_redraws_in_time_and_in_memory(harness, large):
+    """95 of 100 redraws take less than 16 ms, a frame's time: every redraw counts, none is tried again.
+
+    A redraw is what one move of the cursor costs the page at once: all panels that are in sight drawn, their canvases' pixels made (reading one back
+    forces that) and the page laid out anew (reading a height forces that); steps to the next pass and leaps across the run alike. Measured is the
+    processor time of the page's own thread, which does all of this with software drawing: the time on the wall would measure what
+    else the machine runs (twenty times as much on one that decodes and trains beside the test).
+    """
     with open_tab(harness) as page:
         page.evaluate("(m) => { for (const x of m) page.receive(x); page.store.flush(); }", large)
-        # The best of eight tries at each pass, so that another program on the machine does not count as ours; reading a pixel back
-        # forces the drawing to happen.
-        times = page.evaluate(
-            """async (order) => {
-              const s = page.store, ticks = s.ticks(), out = [];
-              const canvases = [...document.getElementById('root').shadowRoot.querySelectorAll('canvas')];
-              const go = (x) => { s.seek(x); s.flush(); for (const c of canvases) c.getContext('2d').getImageData(0, 0, 1, 1); };
-              s.select('A', 100);
-              for (const [from, to] of order) {
-                let best = Infinity;
-                for (let k = 0; k < 8; k++) {
-                  await new Promise(requestAnimationFrame);
-                  go(ticks[from % ticks.length]);
-                  const t0 = performance.now();
-                  go(ticks[to % ticks.length]);
-                  best = Math.min(best, performance.now() - t0);
-                }
-                out.push(best);
-              }
-              return out;
-            }""",
-            [*([i, i + 1] for i in range(0, 300, 12)), *([i, (i * 37 + 11) % 300] for i in range(0, 300, 15))],
-        )
-        times.sort()
+        redraw_times(harness, page, STEPS[:3] + LEAPS[:3])  # what is drawn once for the whole log, and the script's compilation
+        times = sorted(redraw_times(harness, page, STEPS + LEAPS))
         p95 = times[int(len(times) * 0.95)]
-        print(f"redraw: median {times[len(times) // 2]:.1f} ms, p95 {p95:.1f} ms")
+        print(f"redraw: median {times[len(times) // 2]:.1f} ms, p95 {p95:.1f} ms, longest {times[-1]:.1f} ms")
         assert p95 < 16, f"p95 {p95:.1f} ms, median {times[len(times) // 2]:.1f} ms"
         if sys.platform == "linux":
             used = private_mb(harness, page)
