@@ -19,6 +19,7 @@ class BlockScheduler:
     """Contiguous blocks of the configured length; the last one may be shorter."""
 
     refines = False  # does it want entry logits of positions after the block start, as far as `horizon`
+    shape = "fixed"  # how blocks lie, for who tells it before a run: "fixed", "whole" (one), "sliding" (a window), "text" (they end where the text does)
     slides = False  # is `next` asked before every pass; then only the first pass is an entry
 
     def __init__(self):
@@ -50,6 +51,8 @@ class BlockScheduler:
 
 class WholeCanvas(BlockScheduler):
     """The whole generation is one block."""
+
+    shape = "whole"
 
     def next(self, run: Run) -> tuple[int, int, int] | None:
         if self.end is not None or not run.canvas.masked(run.prompt_length, run.length).numel():

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import gradio as gr
 
+from .blocks import make_line
 from .bus import make_bus
 from .controls import Controls
 from .examples import examples_of, start_values
@@ -64,6 +65,7 @@ class Parts:
     side: gr.Radio  # which lane the controls show
     note: gr.Textbox  # of the lane that they do not show (ui/lanes.py)
     told: gr.HTML  # what lane B has of its own, in words
+    plan: gr.HTML  # the blocks that will run, in words
     pace: gr.Dropdown
     order: gr.Dropdown
     detail: gr.Dropdown
@@ -109,6 +111,7 @@ def lay_out(tables: Tables, model: str, models: list[str]) -> Parts:
             first = {"method_a": method_a.value, "method_b": method_b.value, "both": compare.value, "preset": preset.value}
             lanes = Lanes(controls=params, **first, base=base.value, values=params.start)
             note = gr.Textbox(lanes.note(), visible="hidden", elem_id="ps-note", label="Settings of the lane that is not shown")
+            plan = make_line(lanes)
             with gr.Row(elem_id="ps-settings"):
                 buttons["reset"] = gr.Button("↺ reset to paper", elem_id="ps-reset", size="sm")
                 buttons["copy"] = gr.Button("copy settings", elem_id="ps-copy", size="sm")
@@ -116,8 +119,8 @@ def lay_out(tables: Tables, model: str, models: list[str]) -> Parts:
             bus = make_bus()
     return Parts(
         prompt=prompt, talk=talk, fetch=fetch, model=model_box, method_a=method_a, compare=compare, method_b=method_b, preset=preset, preset_b=preset_b,
-        lanes=lanes, side=side, note=note, told=told, pace=pace, order=order, detail=detail, params=params, base=base, bus=bus, chips=chips, examples=examples,
-        buttons=buttons,
+        lanes=lanes, side=side, note=note, told=told, plan=plan, pace=pace, order=order, detail=detail, params=params, base=base, bus=bus, chips=chips,
+        examples=examples, buttons=buttons,
     )  # fmt: skip
 
 

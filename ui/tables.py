@@ -30,6 +30,7 @@ class MethodRow:
     note: str
     specs: dict[str, Param]
     presets: dict[str, dict[str, Any]]
+    blocks: str = "fixed"  # how its blocks lie, see `BlockScheduler.shape`
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Tables:
         from polestar.models.registry import REGISTRY
 
         rows = {
-            m.name: MethodRow(name=m.name, title=m.title, help=m.help, note=m.note, specs=dict(m.specs), presets=dict(m.presets))
+            m.name: MethodRow(name=m.name, title=m.title, help=m.help, note=m.note, specs=dict(m.specs), presets=dict(m.presets), blocks=m.scheduler.shape)
             for m in METHODS.values()
         }
         return cls(rows, [(e.name, e.about) for e in REGISTRY])

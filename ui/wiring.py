@@ -13,7 +13,7 @@ from typing import Any
 
 import gradio as gr
 
-from . import fetching, settings
+from . import blocks, fetching, settings
 from .controls import half_written, hold, hold_k, limits
 from .lanes import Lanes, reach
 from .layout import DETAILS, ORDERS, PACES, Parts
@@ -118,7 +118,7 @@ def _live(parts: Parts, server: Server) -> None:
     def tell(*given):
         return _said(_read(parts, given))
 
-    gr.on([c.input for c in parts.params.components], tell, _lanes(parts), [parts.told, parts.buttons["same"]], **LIVE)
+    gr.on([c.input for c in parts.params.components], tell, _lanes(parts), [parts.told, parts.buttons["same"], parts.plan], **LIVE)
     for name, component in parts.params.of.items():
         if parts.params.params[name].live != "run" or isinstance(component, (gr.Slider, gr.Number)):
             component.input(setter(name), [component, parts.compare, parts.note], component, **LIVE)
@@ -205,7 +205,7 @@ def _read(parts: Parts, given: Any) -> Lanes:
 
 def _outputs(parts: Parts) -> list[Any]:
     """The components that `_beside` updates."""
-    return [parts.base, parts.side, parts.note, parts.told, parts.buttons["same"]]
+    return [parts.base, parts.side, parts.note, parts.told, parts.buttons["same"], parts.plan]
 
 
 def _beside(lanes: Lanes) -> list[Any]:
@@ -213,4 +213,4 @@ def _beside(lanes: Lanes) -> list[Any]:
 
 
 def _said(lanes: Lanes) -> list[Any]:
-    return [gr.update(value=lanes.told(), visible=lanes.both), gr.update(visible=lanes.both, interactive=lanes.differ())]
+    return [gr.update(value=lanes.told(), visible=lanes.both), gr.update(visible=lanes.both, interactive=lanes.differ()), blocks.says(lanes)]

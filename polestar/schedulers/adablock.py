@@ -58,6 +58,7 @@ class AdaBlock(BlockScheduler):
     """State: the delimiter ids, and what the last entry pass decided (for the log)."""
 
     refines = True
+    shape = "text"
 
     def __init__(self):
         super().__init__()

@@ -19,6 +19,7 @@ class SlidingWindow(BlockScheduler):
     """The first `block_length` masked positions, or all that are left."""
 
     slides = True
+    shape = "sliding"
 
     def next(self, run: Run) -> tuple[int, int, int] | None:
         masked = run.canvas.masked(run.prompt_length, run.length)

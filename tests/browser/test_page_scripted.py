@@ -238,6 +238,44 @@ def test_every_control_has_a_sentence_of_help(serve, tab):
     assert "Default: 0.9" in t.page.inner_text("#ps-tau_s .info-text")
 
 
+OPEN_TIPS = """() => [...document.querySelectorAll('.info-text')].filter((e) => getComputedStyle(e).visibility === 'visible' && e.getClientRects().length)
+    .map((e) => e.closest('[id^=ps-]').id)"""
+
+
+def test_one_tip_of_help_is_open_at_a_time(serve, tab):
+    t = tab(serve("--pass-seconds", "0").url)
+    t.page.click("#ps-more > button")
+    t.page.wait_for_selector("#ps-drift_max_delta, #ps-c_floor, #ps-more .ps-param", state="visible")
+    t.page.focus("#ps-more input")  # one of several in a box: the others' tips stay shut
+    t.page.keyboard.press("Tab")
+    t.page.keyboard.press("Shift+Tab")
+    t.page.mouse.move(900, 500)
+    t.wait(f"() => ({OPEN_TIPS})().length > 0")
+    t.page.wait_for_timeout(500)
+    assert len(t.js(OPEN_TIPS)) == 1
+    t.page.focus("#ps-prompt textarea")
+    for name in ("ps-tau_s", "ps-method-a", "ps-pace", "ps-model", "ps-talk"):
+        t.page.hover(f"#{name}")
+        t.wait(f"(name) => ({OPEN_TIPS})().includes(name)", name)
+        assert t.js(OPEN_TIPS) == [name]
+    t.page.mouse.move(900, 500)
+    t.page.focus("#ps-gen_length input[type=number]")
+    t.wait(f"() => ({OPEN_TIPS})().includes('ps-gen_length')")
+    assert t.js(OPEN_TIPS) == ["ps-gen_length"], "the keyboard's own, once the pointer is on none"
+
+
+def test_the_blocks_are_named_before_the_run(serve, tab):
+    t = tab(serve("--pass-seconds", "0").url)
+    plan = "() => document.querySelector('#ps-plan p').textContent"
+    assert t.js(plan).startswith("blocks ")
+    t.number("gen_length", 20)
+    t.number("block_length", 8)
+    t.wait(f"() => ({plan})() === 'blocks 8 + 8 + 4'")
+    t.run("one two three")
+    t.wait_state("done")
+    assert t.js("() => window.polestar.app.store.lanes.A.header.blocks.map(([s, e]) => e - s)") == [8, 8, 4]
+
+
 def test_a_trace_given_at_start_is_shown_as_a_replay(serve, tab, tmp_path_factory):
     from tests.browser.fake import FakeEngine
 
