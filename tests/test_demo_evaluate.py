@@ -57,7 +57,7 @@ def test_a_smaller_set_is_the_start_of_a_larger_one_and_everything_is_held_out()
 
 def test_a_family_with_few_prompts_gives_what_it_has():
     facts = problem_set("facts", 5000)
-    assert 100 < len(facts) < 1000  # `stream` never ends, so this returns only because the set gives up
+    assert 200 <= len(facts) < 5000  # `stream` never ends, so this returns only because the set gives up
     assert len({p.prompt for p in facts}) == len(facts)
 
 

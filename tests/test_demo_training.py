@@ -1,6 +1,7 @@
 """Tokenizer, batches, trainer and checkpoint of the bundled model, at a tiny size."""
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from safetensors.torch import load_file
 from polestar.demo import train
 from polestar.demo.batches import chunk, mask
 from polestar.demo.export import export, hub_names
+from polestar.demo.learn import gradients, loss_of
 from polestar.demo.muon import orthogonalise
 from polestar.demo.problems import FAMILIES, generate
 from polestar.demo.start import OFFSETS, initialise
@@ -116,6 +118,33 @@ def test_orthogonalise_gives_singular_values_near_one():
     for shape in ((2, 30, 70), (2, 70, 30), (3, 20, 60)):
         s = torch.linalg.svdvals(orthogonalise(torch.randn(shape), steps=6))
         assert s.min() > 0.5 and s.max() < 1.4
+
+
+def test_fast_loss_is_that_of_the_model(tokenizer):
+    cfg = train.model_config(d_model=32, n_layers=2, n_heads=2, mlp_hidden=48, vocab_size=-(-tokenizer.get_vocab_size() // 32) * 32)
+    model = Transformer(cfg)
+    initialise(model, tokenizer, 1)
+    batch = chunk(tokenizer, seed=9, number=0, progress=0.5, batch_tokens=512, problems=24)[0]
+    weights, targets = torch.from_numpy(batch.weights), torch.from_numpy(batch.targets)
+    logits = model(torch.from_numpy(batch.inputs))
+    losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
+    expected = (losses * weights).sum() / weights.sum()
+    assert torch.allclose(loss_of(model, batch), expected, rtol=1e-4)
+    assert torch.allclose(loss_of(model, batch, torch.bfloat16), expected, rtol=0.05)
+
+
+def test_gradients_are_the_same_with_any_number_of_workers(tokenizer):
+    cfg = train.model_config(d_model=32, n_layers=2, n_heads=2, mlp_hidden=48, vocab_size=-(-tokenizer.get_vocab_size() // 32) * 32)
+    model = Transformer(cfg)
+    initialise(model, tokenizer, 1)
+    batches = chunk(tokenizer, seed=9, number=0, progress=0.5, batch_tokens=512, problems=24)[:3]
+    parameters = list(model.parameters())
+    loss, alone = gradients(model, parameters, batches, torch.float32)
+    with ThreadPoolExecutor(3, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        again, together = gradients(model, parameters, batches, torch.float32, pool)
+    assert loss == again and all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+    mean = torch.stack([loss_of(model, b) for b in batches]).mean()
+    assert torch.allclose(torch.tensor(loss), mean) and torch.allclose(torch.autograd.grad(mean, parameters)[0], alone[0], atol=1e-6)
 
 
 def test_interrupted_training_gives_the_same_weights(tmp_path):
