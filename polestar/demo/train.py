@@ -1,7 +1,7 @@
 """`python -m polestar train-demo`: from nothing to a checkpoint directory.
 
 Contract: the same command resumes where the last one stopped (state in --work, written every few minutes and at the end, never half).
-A run that was interrupted gives the weights of one that was not, on the same machine with any number of threads. Progress goes to stdout and `log.jsonl` in --work.
+A run that was interrupted gives the weights of one that was not, on the same machine with any number of threads. Progress: stdout and `log.jsonl` in --work.
 """
 
 from __future__ import annotations
