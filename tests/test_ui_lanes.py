@@ -48,7 +48,7 @@ class Hand:
         on_a = lanes.shown == "A"
         updates = self.controls.show(lanes.values if on_a else lanes.of_b(), lanes.method_a if on_a else lanes.method_b)
         self.values = {name: u["value"] for name, u in zip(self.controls.names, updates, strict=True)}
-        self.visible = {name for name, u in zip(self.controls.names, updates, strict=True) if u["visible"]}
+        self.visible = {name for name, u in zip(self.controls.names, updates, strict=True) if u["visible"] is True}
         json.loads(lanes.note(), parse_constant=lambda text: pytest.fail(f"{text} is no JSON that a browser reads"))
 
     def show(self, lane: str) -> None:
@@ -164,7 +164,7 @@ def test_a_link_brings_lane_b_back(parts):
     assert (b["gen_length"], b["tau_s"], b["tau_upd"]) == (64, 0.8, 1.0)
     updates, said, after = settings.fill(tables, parts, link, lanes.show("B"))  # nothing is said of lane B: it has nothing of its own
     got = dict(zip(settings.names(parts), updates, strict=True))
-    assert said == [] and not after.differ() and after.shown == "A" and (got["preset"]["visible"], got["preset_b"]["visible"]) == (True, False)
+    assert said == [] and not after.differ() and after.shown == "A" and (got["preset"]["visible"], got["preset_b"]["visible"]) == (True, "hidden")
     assert got["seed"]["value"] == 0 and got["preset_b"]["value"] == ""
     _, said, kept = settings.fill(tables, parts, {"gen_length": 32}, lanes)
     assert said == [] and kept.own == lanes.own and kept.preset_b == "release"

@@ -110,6 +110,6 @@ def test_who_must_sign_in_gets_no_stream_without():
     server = Server(FakeEngine())
     app = Starlette(routes=server.pipes.routes())
     app.auth, app.cookie_id, app.tokens = {"user": "password"}, "x", {"t": "user"}
-    url = "/" + server.pipes.open(SimpleNamespace(pump=None, pipe=None, going=False, channel=SimpleNamespace(idle=True)))["url"]
+    url = "/" + server.pipes.open(SimpleNamespace(pipe=None, going=False, channel=SimpleNamespace(idle=True)))["url"]
     assert TestClient(app).get(url).status_code == 403
     assert TestClient(app, cookies={"access-token-x": "t"}).get(url).status_code == 200

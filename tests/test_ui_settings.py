@@ -28,7 +28,7 @@ def test_settings_fill_the_controls_and_say_what_they_cannot(page_parts):
     updates, said, lanes = settings.fill(tables, parts, values)
     got = dict(zip(settings.names(parts), updates, strict=True))
     assert (got["prompt"]["value"], got["method_a"]["value"], got["compare"]["value"], got["gen_length"]["value"]) == ("hi", "klass", False, 64)
-    assert got["alpha"]["visible"] is False and got["preset"]["choices"] == list(tables.methods["klass"].presets)
+    assert got["alpha"]["visible"] == "hidden" and got["preset"]["choices"] == list(tables.methods["klass"].presets)
     assert (lanes.method_a, lanes.both, lanes.values["tau_s"]) == ("klass", False, 0.7)
     assert "value" not in got["model"] and "value" not in got["detail"]
     assert len(said) == 3 and any("bogus" in s for s in said) and any("temperature" in s for s in said)
@@ -45,7 +45,7 @@ def test_another_method_or_preset_keeps_what_the_person_changed(page_parts):
     assert kept == {"gen_length": 64, "temperature": 0.5, "tau_s": 0.7, "K": 4}
     updates = dict(zip(controls.names, controls.show(controls.base("klass", "paper") | kept, "klass"), strict=True))
     assert (updates["gen_length"]["value"], updates["temperature"]["value"], updates["tau_s"]["value"]) == (64, 0.5, 0.7)
-    assert updates["alpha"]["visible"] is False
+    assert updates["alpha"]["visible"] == "hidden"
     updates = dict(zip(controls.names, controls.show(said | {"K": 2}, "polestar"), strict=True))
     assert (updates["k"]["value"], updates["k"]["maximum"]) == (2, 2)
     changed = replace(parts.lanes, values=given)

@@ -55,7 +55,7 @@ function connect(url) {
   const close = () => { own.close(); if (pipe === own) pipe = null; };
   own.onmessage = (event) => { for (const text of event.data.split('\n')) look(text); };
   own.addEventListener('end', close);
-  own.onerror = close;
+  own.onerror = () => { close(); send({cmd: 'resend', run: `r${run}`, from: next}); };
 }
 
 watch('value', () => {

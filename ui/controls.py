@@ -51,6 +51,12 @@ def help_of(param: Param) -> str:
     return f"{param.help} Default: {shown(param.default)}.{when}"
 
 
+def seen(on: bool) -> bool | str:
+    """The `visible` of an update: what is not seen stays in the page. Gradio would take it out in the middle of its own event and leave a clock running,
+    which has the browser make a frame 60 times a second for ever."""
+    return True if on else "hidden"
+
+
 def make_control(param: Param, visible: bool, value: Any) -> gr.components.Component:
     """The native control of a parameter, at `value`."""
     common = {"label": SHORT.get(param.name, param.symbol), "info": help_of(param), "visible": visible, "elem_classes": ["ps-param"],
@@ -189,7 +195,7 @@ class Controls:
             value, more = values[name], {}
             if name == "k" and most is not None:
                 value, more = min(value, most), {"maximum": most}
-            out.append(gr.update(value=written(value), visible=name in used, **more))
+            out.append(gr.update(value=written(value), visible=seen(name in used), **more))
         return out
 
 

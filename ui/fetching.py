@@ -14,6 +14,8 @@ from typing import Any
 
 import gradio as gr
 
+from .controls import seen
+
 TICK = 0.25
 BUNDLED = "demo"
 
@@ -101,11 +103,11 @@ class Fetch:
 
 def make_fetch() -> Fetch:
     """The panel, hidden until a model is chosen that is not here. Make it inside a `gr.Blocks`."""
-    with gr.Column(visible=False, elem_id="ps-fetch") as panel:
+    with gr.Column(visible="hidden", elem_id="ps-fetch") as panel:
         text = gr.Textbox(show_label=False, container=False, interactive=False, lines=2, max_lines=4, elem_id="ps-fetch-text")
         with gr.Row():
             go = gr.Button("Fetch this model", variant="primary", size="sm", elem_id="ps-fetch-go")
-            stop = gr.Button("Stop", size="sm", visible=False, elem_id="ps-fetch-stop")
+            stop = gr.Button("Stop", size="sm", visible="hidden", elem_id="ps-fetch-stop")
     return Fetch(panel, text, go, stop)
 
 
@@ -149,7 +151,7 @@ def wire(page: gr.Blocks, model: gr.Dropdown, fetch: Fetch, fetcher: Fetcher) ->
 
 
 def _panel(text: str, *, may: bool = False, going: bool = False) -> list[Any]:
-    return [gr.update(visible=bool(text)), text, gr.update(visible=may), gr.update(visible=going)]
+    return [gr.update(visible=seen(bool(text))), text, gr.update(visible=seen(may)), gr.update(visible=seen(going))]
 
 
 def _offline() -> bool:

@@ -13,7 +13,7 @@ import gradio as gr
 
 from .blocks import make_line
 from .bus import make_bus
-from .controls import Controls
+from .controls import Controls, seen
 from .examples import examples_of, start_values
 from .fetching import Fetch, make_fetch
 from .lanes import AS_A, SAME, Lanes
@@ -166,7 +166,7 @@ def _presets(tables: Tables, a: str, b: str) -> tuple[gr.Dropdown, gr.Dropdown]:
     """The presets of both lanes; the one of the lane that is shown is in sight."""
     both = "paper: Table 5 of the paper. release: what a method's public code does. Takes effect in the next run."
     preset = gr.Dropdown(list(tables.methods[a].presets), value="paper", label="preset", elem_id="ps-preset", **CHOICE, info=both)
-    preset_b = gr.Dropdown([("as lane A", SAME), *tables.methods[b].presets], value=SAME, label="preset", elem_id="ps-preset-b", **CHOICE, visible=False,
+    preset_b = gr.Dropdown([("as lane A", SAME), *tables.methods[b].presets], value=SAME, label="preset", elem_id="ps-preset-b", **CHOICE, visible="hidden",
                            info=f"Lane B's own preset, or lane A's. {both}")  # fmt: skip
     return preset, preset_b
 
@@ -178,7 +178,7 @@ def _examples(model: str, models: list[str]) -> tuple[dict[str, gr.Row], list[tu
     sets = {m: e for m, e in own.items() if e != general} | {"": general}
     rows, pressed = {}, []
     for name, examples in sets.items():
-        with gr.Row(elem_classes=["ps-chips"], visible=name == (model if model in sets else "")) as rows[name]:
+        with gr.Row(elem_classes=["ps-chips"], visible=seen(name == (model if model in sets else ""))) as rows[name]:
             for label, text in examples:
                 pressed.append((gr.Button(label, size="sm", elem_classes=["ps-chip"]), text))
     return rows, pressed

@@ -30,7 +30,10 @@ class Ticket:
         """Give the place up (thread-safe, may be called twice)."""
         if not self.left:
             self.left = True
-            self._loop.call_soon_threadsafe(self._line.drop, self)
+            try:
+                self._loop.call_soon_threadsafe(self._line.drop, self)
+            except RuntimeError:  # the loop has ended, and with it whoever waited
+                self._line.drop(self)
 
 
 class Line:

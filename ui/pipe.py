@@ -2,8 +2,8 @@
 
 Contract: `GET /polestar/stream/{name}` sends a tab's messages while its run goes on and ends with an event `end`; the name is random and only
 the tab was told it (a `pipe` event). A name that is not known (any more) ends at once. A tab that does not connect, or loses the connection, is
-served by the queue; what was lost on the way it asks for again. While a tab is connected here, nothing of it goes through gradio's queue, whose
-bookkeeping costs both the decode's process and the browser more than drawing does.
+served by the queue; what was lost on the way it asks for again; one that stays away ends its run. While a tab is connected here, gradio's event is over:
+its bookkeeping costs the decode's process, and its clocks, which tick at every frame, the browser, more than all drawing does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from .files import signed_in
 TICK = 0.1  # an update costs a browser that draws in software tens of milliseconds
 POLL = 0.02
 END = "event: end\ndata:\n\n"
-SILENCE = 15.0  # seconds after which a comment keeps the connection open
+SILENCE = 3.0  # seconds after which a comment shows whether the tab is still there
+GRACE = 3.0  # seconds a run goes on with nobody connected
 
 
 class Pipes:
@@ -53,7 +54,7 @@ class Pipes:
         me = tab.pipe = object()
         silent = 0.0
         try:
-            while tab.pipe is me and tab.pump is not None and (tab.going or not tab.channel.idle):
+            while tab.pipe is me and (tab.going or not tab.channel.idle):
                 messages = tab.channel.messages()
                 if messages:
                     yield "".join(f"data: {text}\n" for text in messages) + "\n"
@@ -65,7 +66,15 @@ class Pipes:
         finally:
             if tab.pipe is me:
                 tab.pipe = None
+                if tab.going:
+                    asyncio.get_running_loop().call_later(GRACE, _alone, tab)
 
     def routes(self) -> list[Route]:
         """GET /polestar/stream/..."""
         return [Route("/polestar/stream/{name}", self._serve, methods=["GET"])]
+
+
+def _alone(tab: Any) -> None:
+    """End the run of a tab that did not come back."""
+    if tab.pipe is None and tab.pump is None:
+        tab.stop()

@@ -36,6 +36,7 @@ class Tab:
         self.channel = Channel()
         self.run: Run | None = None
         self.pump: object | None = None  # who sends at present; a new run takes over
+        self.task: Any = None  # what drives the run
         self.pipe: object | None = None  # the stream beside gradio's queue, while the page is connected to it
         self.ticket: Any = None
         self.desk = Desk(self.channel)
@@ -172,38 +173,51 @@ class Server:
                 yield value
 
     async def _decode(self, tab: Tab, run: Run) -> AsyncIterator[str]:
-        """Wait in line, decode, stream."""
+        """Wait in line, decode, stream: to the tab's own stream once it is connected there (gradio's event is over then), else to here."""
         me = tab.pump = object()
         tab.run = run
         ticket = tab.ticket = self.line.enter()
+        task = tab.task = asyncio.create_task(self._drive(tab, run, ticket))
+        closed = True
+        try:
+            await asyncio.sleep(0)  # what is said first of the place in line goes out first
+            while tab.pump is me and tab.pipe is None and (not task.done() or tab.waiting or not tab.channel.idle):
+                value = tab.channel.take()
+                if value is not None:
+                    yield value
+                await asyncio.sleep(POLL if value is None else TICK)
+            closed = False
+        finally:
+            if closed:
+                run.stop()
+                if not run.alive:
+                    ticket.leave()
+            if tab.pump is me:
+                tab.pump = None
+
+    async def _drive(self, tab: Tab, run: Run, ticket: Any) -> None:
+        """A run from the line to its end; leaves the line however it ends."""
         try:
             place = None
             while not ticket.left and (now := ticket.place) > 0:
                 if now != place:
                     place = now
                     tab.channel.put(status("queued", _waiting(now), now), run=run.name)
-                async for value in self._flush(tab, me):
-                    yield value
                 await asyncio.sleep(POLL)
             if ticket.left or run.stopping.is_set():
                 tab.channel.put(status("stopped", "left the line; nothing was decoded"), run=run.name)
             else:
                 tab.channel.put(self.pipes.open(tab), run=run.name)
                 run.start(ticket.leave)
-            while tab.pump is me and (run.alive or tab.waiting or not tab.channel.idle):
-                value = tab.channel.take() if tab.pipe is None else None
-                if value is not None:
-                    yield value
-                await asyncio.sleep(POLL if value is None else TICK)
+            while run.alive:
+                await asyncio.sleep(POLL)
         finally:
             run.stop()
             if not run.alive:
                 ticket.leave()
-            if tab.pump is me:
-                tab.pump = None
 
     async def drain(self, session: str) -> AsyncIterator[str]:
-        """Send what is waiting for a tab that has no run to send it."""
+        """Send what is waiting for a tab that has nothing to send it."""
         tab = self.tab(session)
         if tab.next is not None:
             run, tab.next = tab.next, None
@@ -213,7 +227,7 @@ class Server:
         elif tab.pump is None:
             me = tab.pump = object()
             try:
-                while tab.pump is me and (tab.waiting or not tab.channel.idle):
+                while tab.pump is me and tab.pipe is None and (tab.going or not tab.channel.idle):
                     async for value in self._flush(tab, me):
                         yield value
                     await asyncio.sleep(POLL)
@@ -223,7 +237,7 @@ class Server:
 
     @staticmethod
     async def _flush(tab: Tab, me: object) -> AsyncIterator[str]:
-        while tab.pump is me and (value := tab.channel.take()) is not None:
+        while tab.pump is me and tab.pipe is None and (value := tab.channel.take()) is not None:
             yield value
             await asyncio.sleep(TICK)
 

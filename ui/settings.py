@@ -11,6 +11,7 @@ from typing import Any
 
 import gradio as gr
 
+from .controls import seen
 from .lanes import SAME, Lanes
 from .layout import DETAILS, Parts
 from .tables import Tables
@@ -128,7 +129,7 @@ def _own_update(name: str, own: dict[str, Any], lanes: Lanes) -> Any:
     if name == "preset_b" and own.keys() & LANES:
         change = {"value": lanes.preset_b, "choices": lanes.presets("B")}
     if name in ("preset", "preset_b"):
-        change["visible"] = name == "preset"  # the controls show lane A
+        change["visible"] = seen(name == "preset")  # the controls show lane A
     if name == "method_b" and "compare" in own:
-        change["visible"] = own["compare"]
+        change["visible"] = seen(own["compare"])
     return gr.update(**change)

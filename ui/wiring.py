@@ -14,7 +14,7 @@ from typing import Any
 import gradio as gr
 
 from . import blocks, fetching, settings
-from .controls import half_written, hold, hold_k, limits
+from .controls import half_written, hold, hold_k, limits, seen
 from .lanes import Lanes, reach
 from .layout import DETAILS, ORDERS, PACES, Parts
 from .runs import Request
@@ -57,6 +57,7 @@ def _runs(tables: Tables, parts: Parts, server: Server) -> None:
     async def drain(http: gr.Request) -> AsyncIterator[str]:
         async for value in server.drain(http.session_hash):
             yield value
+        yield gr.skip()
 
     wish = gr.Textbox(visible="hidden", elem_id="ps-wish")  # settings on their way to the controls (a gr.State tells of changes through the queue alone)
 
@@ -149,9 +150,9 @@ def _choices(parts: Parts, server: Server) -> None:
     def shown(lanes: Lanes) -> list[Any]:
         on = lanes.shown
         return [
-            gr.update(visible=lanes.both),
-            gr.update(choices=lanes.presets("A"), value=lanes.preset, visible=on == "A"),
-            gr.update(choices=lanes.presets("B"), value=lanes.preset_b, visible=on == "B"),
+            gr.update(visible=seen(lanes.both)),
+            gr.update(choices=lanes.presets("A"), value=lanes.preset, visible=seen(on == "A")),
+            gr.update(choices=lanes.presets("B"), value=lanes.preset_b, visible=seen(on == "B")),
             *_beside(lanes),
             *parts.params.show(lanes.values if on == "A" else lanes.of_b(), lanes.method_a if on == "A" else lanes.method_b),
         ]
@@ -184,7 +185,7 @@ def _choices(parts: Parts, server: Server) -> None:
 
     def chips(model):
         own = model if model in parts.chips else ""
-        return [gr.update(visible=name == own) for name in parts.chips]
+        return [gr.update(visible=seen(name == own)) for name in parts.chips]
 
     parts.model.change(chips, parts.model, list(parts.chips.values()), **QUICK)
 
@@ -209,8 +210,8 @@ def _outputs(parts: Parts) -> list[Any]:
 
 
 def _beside(lanes: Lanes) -> list[Any]:
-    return [lanes.base, gr.update(value=lanes.shown, visible=lanes.both), lanes.note(), *_said(lanes)]
+    return [lanes.base, gr.update(value=lanes.shown, visible=seen(lanes.both)), lanes.note(), *_said(lanes)]
 
 
 def _said(lanes: Lanes) -> list[Any]:
-    return [gr.update(value=lanes.told(), visible=lanes.both), gr.update(visible=lanes.both, interactive=lanes.differ()), blocks.says(lanes)]
+    return [gr.update(value=lanes.told(), visible=seen(lanes.both)), gr.update(visible=seen(lanes.both), interactive=lanes.differ()), blocks.says(lanes)]
