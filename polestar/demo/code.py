@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from polestar.demo.problem import Problem
-from polestar.demo.words import pick
+from polestar.demo.words import manner, pick
 
 ALLOWED = (
     ast.Module,
@@ -110,14 +110,15 @@ def check_function(text: str, expected: Callable[[Any], Any], inputs: list[Any])
 
 def _scalar(rng: random.Random) -> tuple[str, str, str, Callable[[int], int], list[Any], int]:
     """kind, request, body, reference, inputs, example input."""
-    x, y = rng.choice(SCALARS), rng.choice(LOCALS)
     form = rng.choice(["two", "two", "if", "sum"])
+    how = manner(rng, form)
+    x, y = how.choice(SCALARS), how.choice(LOCALS)
     if form == "two":
         ops = [("adds {}", "+", rng.randint(2, 20)), ("subtracts {}", "-", rng.randint(2, 9)), ("multiplies by {}", "*", rng.randint(2, 5))]
         (w1, o1, a), (w2, o2, b) = rng.sample(ops, 2)
         ask = f"that {w1.format(a)} and then {w2.format(b)}"
         body = pick(
-            rng,
+            how,
             f"    {y} = {x} {o1} {a}\n    return {y} {o2} {b}",
             f"    {y} = {x} {o1} {a}\n    {y} = {y} {o2} {b}\n    return {y}",
             f"    return ({x} {o1} {a}) {o2} {b}",
@@ -132,18 +133,18 @@ def _scalar(rng: random.Random) -> tuple[str, str, str, Callable[[int], int], li
         limit, a, b = rng.randint(5, 30), rng.randint(2, 20), rng.randint(2, 5)
         ask = f"that adds {a} to numbers above {limit} and subtracts {b} from the others"
         body = pick(
-            rng,
+            how,
             f"    if {x} > {limit}:\n        return {x} + {a}\n    return {x} - {b}",
             f"    if {x} > {limit}:\n        return {x} + {a}\n    else:\n        return {x} - {b}",
             f"    return {x} + {a} if {x} > {limit} else {x} - {b}",
             f"    if {x} <= {limit}:\n        return {x} - {b}\n    return {x} + {a}",
         )
         return "if", ask, x, body, lambda v: v + a if v > limit else v - b, [0, limit - 1, limit, limit + 1, 50], rng.randint(6, 40)
-    v = rng.choice(EACH)
+    v = how.choice(EACH)
     a = rng.randint(1, 4)
     ask = f"that adds all the numbers from {a} to a given number"
     body = pick(
-        rng,
+        how,
         f"    return sum(range({a}, {x} + 1))",
         f"    {y} = 0\n    for {v} in range({a}, {x} + 1):\n        {y} = {y} + {v}\n    return {y}",
         f"    {y} = 0\n    for {v} in range({a}, {x} + 1):\n        {y} += {v}\n    return {y}",
@@ -153,15 +154,16 @@ def _scalar(rng: random.Random) -> tuple[str, str, str, Callable[[int], int], li
 
 def _listed(rng: random.Random) -> tuple[str, str, str, Callable[[list[int]], Any], list[Any], list[int]]:
     """kind, request, argument, body, reference, inputs, example input."""
-    x, y, v = rng.choice(LISTS), rng.choice(LOCALS), rng.choice(EACH)
     form = rng.choice(["count", "keep", "map", "total", "largest"])
+    how = manner(rng, form)
+    x, y, v = how.choice(LISTS), how.choice(LOCALS), how.choice(EACH)
     inputs = [[3, 9, 14, 2, 31], [8], [5, 5, 20, 41, 6, 1], [49, 30, 12]]
     example = rng.sample(range(1, 30), rng.choice([3, 4]))
     a = rng.randint(3, 20)
     if form == "count":
         ask = f"that counts the numbers above {a} in a list"
         body = pick(
-            rng,
+            how,
             f"    {y} = 0\n    for {v} in {x}:\n        if {v} > {a}:\n            {y} += 1\n    return {y}",
             f"    return len([{v} for {v} in {x} if {v} > {a}])",
         )
@@ -169,7 +171,7 @@ def _listed(rng: random.Random) -> tuple[str, str, str, Callable[[list[int]], An
     if form == "keep":
         ask = f"that keeps only the numbers below {a} of a list"
         body = pick(
-            rng,
+            how,
             f"    {y} = []\n    for {v} in {x}:\n        if {v} < {a}:\n            {y}.append({v})\n    return {y}",
             f"    return [{v} for {v} in {x} if {v} < {a}]",
         )
@@ -178,12 +180,12 @@ def _listed(rng: random.Random) -> tuple[str, str, str, Callable[[list[int]], An
         op, word = rng.choice([("+", "adds {} to every number"), ("*", "multiplies every number by {}")])
         a = rng.randint(2, 3) if op == "*" else a
         ask = "that " + word.format(a) + " of a list"
-        body = pick(rng, f"    {y} = []\n    for {v} in {x}:\n        {y}.append({v} {op} {a})\n    return {y}", f"    return [{v} {op} {a} for {v} in {x}]")
+        body = pick(how, f"    {y} = []\n    for {v} in {x}:\n        {y}.append({v} {op} {a})\n    return {y}", f"    return [{v} {op} {a} for {v} in {x}]")
         return form, ask, x, body, lambda s: [i + a if op == "+" else i * a for i in s], inputs, example
     if form == "total":
         ask = f"that adds up a list and then adds {a}"
         body = pick(
-            rng,
+            how,
             f"    {y} = {a}\n    for {v} in {x}:\n        {y} += {v}\n    return {y}",
             f"    return sum({x}) + {a}",
             f"    {y} = sum({x})\n    return {y} + {a}",
@@ -191,7 +193,7 @@ def _listed(rng: random.Random) -> tuple[str, str, str, Callable[[list[int]], An
         return form, ask, x, body, lambda s: sum(s) + a, inputs, rng.sample(range(1, 15), 2)
     ask = f"that finds the largest number of a list and adds {a} to it"
     body = pick(
-        rng,
+        how,
         f"    return max({x}) + {a}",
         f"    {y} = max({x})\n    return {y} + {a}",
         f"    {y} = 0\n    for {v} in {x}:\n        if {v} > {y}:\n            {y} = {v}\n    return {y} + {a}",
@@ -203,10 +205,11 @@ def problem(rng: random.Random) -> Problem:
     """A function of one argument, with an example."""
     kind, ask, argument, body, reference, inputs, example = (_scalar if rng.random() < 0.5 else _listed)(rng)
     name = rng.choice(FUNCTIONS)
-    given = rng.random() < 0.4
+    given = rng.random() < 0.6
     prompt = (f"Write a Python function {name} " if given else pick(rng, "Write a Python function ", "Write a small function in Python ")) + ask + "."
+    how = manner(rng, "code", kind, given, prompt.split()[2])
     intro = pick(
-        rng,
+        how,
         "",
         "",
         "Here is the function.\n",
@@ -215,8 +218,8 @@ def problem(rng: random.Random) -> Problem:
         f"This function takes {argument}.\n",
     )
     value = reference(example)
-    closing = pick(rng, f"For example, {name}({example}) is {value}.", f"{name}({example}) gives {value}.", f"To test it: {name}({example}) returns {value}.")
-    if rng.random() < 0.3:
+    closing = pick(how, f"For example, {name}({example}) is {value}.", f"{name}({example}) gives {value}.", f"To test it: {name}({example}) returns {value}.")
+    if how.random() < 0.3:
         closing = f"The argument is called {argument}. " + closing
     answer = f"{intro}def {name}({argument}):\n{body}\n\n{closing}"
 

@@ -10,7 +10,7 @@ import re
 from itertools import pairwise
 
 from polestar.demo.problem import Problem
-from polestar.demo.words import DAYS, LETTERS, MONTH_DAYS, MONTHS, join, number_word, pick
+from polestar.demo.words import DAYS, LETTERS, MONTH_DAYS, MONTHS, join, manner, number_word, pick, skeleton
 
 
 def answer_line(text: str) -> str | None:
@@ -40,17 +40,18 @@ def _cycle(rng: random.Random, names: list[str], unit: str, question: str, kind:
         f"{question} comes {n} {unit}s {side} {walk[0]}?",
         f"Name the {unit} that is {n} {unit}s {side} {walk[0]}.",
     )
-    style = rng.randrange(4)
+    how = manner(rng, "cycle", skeleton(prompt))
+    style = how.randrange(4)
     if style == 0:
         body = f"{walk[0]} comes first. " + " ".join(f"{number_word(i).capitalize()} {side} is {walk[i]}." for i in range(1, n + 1))
     elif style == 1:
-        body = pick(rng, "Count step by step: ", "We count: ") + ", ".join(f"{i} {walk[i]}" for i in range(1, n + 1)) + "."
+        body = pick(how, "Count step by step: ", "We count: ") + ", ".join(f"{i} {walk[i]}" for i in range(1, n + 1)) + "."
     elif style == 2:
         body = f"Start at {walk[0]} and go {number_word(n)} steps " + ("forward" if forward else "back") + f": {join(walk[1:])}."
     else:
         body = f"{side.capitalize()} {walk[0]} comes {walk[1]}" + "".join(f", then {w}" for w in walk[2:]) + "."
-    if rng.random() < 0.4:
-        body += " " + pick(rng, f"So it is {walk[-1]}.", f"That is {walk[-1]}.", f"After {number_word(n)} steps we are at {walk[-1]}.")
+    if how.random() < 0.4:
+        body += " " + pick(how, f"So it is {walk[-1]}.", f"That is {walk[-1]}.", f"After {number_word(n)} steps we are at {walk[-1]}.")
     return _make(kind, prompt, body, walk[-1])
 
 
@@ -66,7 +67,8 @@ def _range(rng: random.Random) -> Problem:
     prompt = pick(
         rng, f"List the {unit} from {items[0]} to {items[-1]} and count them.", f"Which {unit} run from {items[0]} to {items[-1]}, and how many are there?"
     )
-    style = rng.randrange(4)
+    how = manner(rng, "range", skeleton(prompt))
+    style = how.randrange(4)
     if style == 0:
         body = f"The {unit} are {join(items)}."
     elif style == 1:
@@ -75,7 +77,7 @@ def _range(rng: random.Random) -> Problem:
         body = f"There are {number_word(n)} {unit} from {items[0]} to {items[-1]}: {join(items)}."
     else:
         body = f"We begin with {items[0]}" + "".join(f", then {x}" for x in items[1:-1]) + f" and end with {items[-1]}."
-    if rng.random() < 0.3:
+    if how.random() < 0.3:
         body += f" That makes {number_word(n)} {unit}."
     return _make("range", prompt, body, f"{n} {unit}")
 
@@ -92,17 +94,16 @@ def _sequence(rng: random.Random) -> Problem:
     shown, rest = terms[:3], terms[3:]
     given, more = ", ".join(map(str, shown)), ", ".join(map(str, rest))
     prompt = pick(rng, f"Continue the sequence {given} with {len(rest)} more numbers.", f"What are the next {len(rest)} numbers after {given}?")
+    how = manner(rng, "sequence", skeleton(prompt))
     op, word = ("+", "up") if up else ("-", "down")
     body = pick(
-        rng,
+        how,
         f"The numbers go {word} by {step}.",
         f"Each step is {op} {step}.",
         f"From {shown[0]} to {shown[1]} the step is {step}, so we count {word} by {step}.",
     )
-    if rng.random() < 0.85:
-        chain = shown[2:] + rest
-        lines = [f"{a} {op} {step} = {b}" for a, b in pairwise(chain)]
-        body += " " + (", ".join(lines) + "." if rng.random() < 0.5 else "Then " + ", then ".join(lines) + ".")
+    lines = [f"{a} {op} {step} = {b}" for a, b in pairwise(shown[2:] + rest)]
+    body += " " + (", ".join(lines) + "." if how.random() < 0.5 else "Then " + ", then ".join(lines) + ".")
     return _make("sequence", prompt, body, more)
 
 
@@ -117,13 +118,14 @@ def _month_days(rng: random.Random) -> Problem:
         f"Add the days of {a} and the days of {b} in a common year.",
         f"What is the number of days in {a} plus {b}?",
     )
+    how = manner(rng, "month_days", skeleton(prompt))
     body = pick(
-        rng,
+        how,
         f"{a} has {x} days. {b} has {y} days. Together that is {x} + {y} = {x + y}.",
         f"{a} has {x} days and {b} has {y} days, so we add {x} + {y} = {x + y}.",
         f"In a common year {b} has {y} days and {a} has {x}. The sum is {y} + {x} = {y + x}.",
     )
-    if rng.random() < 0.4:
+    if how.random() < 0.4:
         body += f" {a} comes after {MONTHS[i - 1]} and before {MONTHS[(i + 1) % 12]}."
     return _make("days", prompt, body, f"{x + y} days")
 
@@ -145,7 +147,8 @@ def _legs(rng: random.Random) -> Problem:
         f"Take the {unit} that is {asks[0]}, then the one {asks[1]}. What is it?",
         f"Which {unit} is {parts[1][0]} {unit}s {parts[1][1]} the {unit} that is {asks[0]}?",
     )
-    style = rng.randrange(3)
+    how = manner(rng, "legs", skeleton(prompt))
+    style = how.randrange(3)
     lines = []
     for leg, (n, side, walk) in enumerate(parts):
         if style == 0:
@@ -156,11 +159,11 @@ def _legs(rng: random.Random) -> Problem:
             lines.append(f"{side.capitalize()} {walk[0]} comes {walk[1]}" + "".join(f", then {w}" for w in walk[2:]) + ".")
         else:
             lines.append(f"From {walk[0]} we count " + ", ".join(f"{i} {w}" for i, w in enumerate(walk) if i) + ".")
-    if rng.random() < 0.4:
-        lines.insert(0, pick(rng, f"We start at {start}.", "This takes two walks.", f"We walk twice, from {start} and from {parts[1][2][0]}."))
-    if rng.random() < 0.4:
-        lines.append(pick(rng, f"So it is {names[here]}.", f"We end at {names[here]}."))
-    return _make("legs", prompt, pick(rng, " ", "\n").join(lines), names[here])
+    if how.random() < 0.4:
+        lines.insert(0, pick(how, f"We start at {start}.", "This takes two walks.", f"We walk twice, from {start} and from {parts[1][2][0]}."))
+    if how.random() < 0.4:
+        lines.append(pick(how, f"So it is {names[here]}.", f"We end at {names[here]}."))
+    return _make("legs", prompt, pick(how, " ", "\n").join(lines), names[here])
 
 
 def _order(rng: random.Random) -> Problem:
@@ -184,7 +187,8 @@ def _order(rng: random.Random) -> Problem:
         f"Which order do {join(given)} have? Name the {unit} {by}.",
         f"Arrange these {unit} {by}: {', '.join(given)}.",
     )
-    style = rng.randrange(4)
+    how = manner(rng, "order", skeleton(prompt))
+    style = how.randrange(4)
     if style == 0:
         body = f"The {unit} are {join(given)}. {out[0]} comes first. " + " ".join(f"Then comes {x}." for x in out[1:])
     elif style == 1:
@@ -208,8 +212,9 @@ def _every(rng: random.Random) -> Problem:
         f"Name every {word} {unit} from {out[0]} on, {number_word(n)} in all.",
         f"Start at {out[0]} and take every {word} {unit} until you have {number_word(n)}.",
     )
+    how = manner(rng, "every", skeleton(prompt))
     skipped = [[names[(start + step * i + j) % len(names)] for j in range(1, step)] for i in range(n - 1)]
-    style = rng.randrange(3)
+    style = how.randrange(3)
     if style == 0:
         body = f"We take {out[0]}. " + " ".join(f"We leave out {join(s)} and take {x}." for s, x in zip(skipped, out[1:], strict=True))
     elif style == 1:

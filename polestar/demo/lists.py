@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from polestar.demo.problem import Problem
-from polestar.demo.words import ANIMALS, FRUIT, NAMES, capital, number_word, pick
+from polestar.demo.words import ANIMALS, FRUIT, NAMES, capital, manner, number_word, pick
 
 KINDS = ["copy", "reverse", "sort", "insert", "remove", "replace", "shuffle"]
 
@@ -38,13 +38,14 @@ def apply(rng: random.Random, kind: str, items: list[str], spare: list[str]) -> 
     """One operation on the items, with its arguments drawn from `rng`."""
     number = items[0].isdigit()
     if kind == "copy":
-        return Operation(kind, "copy it", pick(rng, "The copy is", "Copied"), list(items))
+        return Operation(kind, "copy it", pick(manner(rng, kind), "The copy is", "Copied"), list(items))
     if kind == "reverse":
-        return Operation(kind, pick(rng, "reverse it", "put it in reverse order"), pick(rng, "Reversed", "In reverse order"), items[::-1])
+        ask = pick(rng, "reverse it", "put it in reverse order")
+        return Operation(kind, ask, pick(manner(rng, ask), "Reversed", "In reverse order"), items[::-1])
     if kind == "sort":
         ordered = sorted(items, key=int) if number else sorted(items)
         how = "from small to large" if number else "by the alphabet"
-        return Operation(kind, f"sort it {how}", pick(rng, "Sorted", f"Sorted {how}"), ordered)
+        return Operation(kind, f"sort it {how}", pick(manner(rng, how), "Sorted", f"Sorted {how}"), ordered)
     if kind == "insert":
         new = spare[0]
         where = rng.choice(["start", "end", "after"])
@@ -54,22 +55,23 @@ def apply(rng: random.Random, kind: str, items: list[str], spare: list[str]) -> 
             place = f"after {items[i]}"
         else:
             out, place = ([new, *items], "at the start") if where == "start" else ([*items, new], "at the end")
-        return Operation(kind, pick(rng, f"insert {new} {place}", f"put {new} {place}"), pick(rng, f"With {new} {place}", f"After adding {new}"), out)
+        ask = pick(rng, "insert", "put")
+        return Operation(kind, f"{ask} {new} {place}", pick(manner(rng, ask), f"With {new} {place}", f"After adding {new}"), out)
     if kind == "remove":
         gone = rng.choice(items)
-        return Operation(
-            kind, pick(rng, f"remove {gone}", f"take out {gone}"), pick(rng, f"Without {gone}", f"After removing {gone}"), [x for x in items if x != gone]
-        )
+        ask = pick(rng, "remove", "take out")
+        done = pick(manner(rng, ask), f"Without {gone}", f"After removing {gone}")
+        return Operation(kind, f"{ask} {gone}", done, [x for x in items if x != gone])
     if kind == "replace":
         old, new = rng.choice(items), spare[1]
-        return Operation(
-            kind, f"replace {old} with {new}", pick(rng, f"With {new} for {old}", f"After replacing {old}"), [new if x == old else x for x in items]
-        )
+        done = pick(manner(rng, kind), f"With {new} for {old}", f"After replacing {old}")
+        return Operation(kind, f"replace {old} with {new}", done, [new if x == old else x for x in items])
     if kind == "shuffle":
         out = list(items)
         while out == items:
             rng.shuffle(out)
-        return Operation(kind, pick(rng, "shuffle it", "put it in a random order"), pick(rng, "Shuffled", "In a random order"), out)
+        ask = pick(rng, "shuffle it", "put it in a random order")
+        return Operation(kind, ask, pick(manner(rng, ask), "Shuffled", "In a random order"), out)
     raise KeyError(kind)
 
 
@@ -92,19 +94,21 @@ def problem(rng: random.Random) -> Problem:
         current = done[-1].items
     listed = ", ".join(items)
     asks = ", then ".join(op.ask for op in done)
-    prompt = pick(rng, f"Take the list {listed} and {asks}.", f"Here is a list: {listed}. {capital(asks)}.", f"Start with {listed}. {capital(asks)}.")
+    form = rng.randrange(3)
+    prompt = (f"Take the list {listed} and {asks}.", f"Here is a list: {listed}. {capital(asks)}.", f"Start with {listed}. {capital(asks)}.")[form]
+    how = manner(rng, "list", form, len(done))
     parts = []
-    if rng.random() < 0.7:
-        parts.append(pick(rng, f"The list is {listed}.", f"We start with {listed}.", f"The list has {number_word(len(items))} items: {listed}."))
-    elif rng.random() < 0.4:
-        parts.append(pick(rng, f"The list has {number_word(len(items))} items.", f"The first item is {items[0]} and the last is {items[-1]}."))
+    if how.random() < 0.7:
+        parts.append(pick(how, f"The list is {listed}.", f"We start with {listed}.", f"The list has {number_word(len(items))} items: {listed}."))
+    elif how.random() < 0.4:
+        parts.append(pick(how, f"The list has {number_word(len(items))} items.", f"The first item is {items[0]} and the last is {items[-1]}."))
     stages = [f"{op.done}: {', '.join(op.items)}." for op in done]
-    if len(done) > 1 or not parts or rng.random() < 0.9:
+    if len(done) > 1 or not parts or how.random() < 0.9:
         parts += stages
-    if rng.random() < 0.4:
+    if how.random() < 0.4:
         n = len(current)
-        parts.append(pick(rng, f"Now there are {number_word(n)} items.", f"The first item is now {current[0]}.", f"The last item is now {current[-1]}."))
-    sep = pick(rng, "\n", " ")
+        parts.append(pick(how, f"Now there are {number_word(n)} items.", f"The first item is now {current[0]}.", f"The last item is now {current[-1]}."))
+    sep = pick(how, "\n", " ")
     answer = sep.join(parts) + ("\n" if parts else "") + f"Result: {', '.join(current)}"
 
     def check(text: str) -> str:

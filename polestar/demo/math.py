@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from polestar.demo.problem import Problem
-from polestar.demo.words import CONTAINERS, NAMES, PRICED, THINGS, capital, number_word, pick, pronoun
+from polestar.demo.words import CONTAINERS, NAMES, PRICED, THINGS, capital, manner, number_word, pick, pronoun, skeleton
 
 OPS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a // b}
 EQUATION = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")
@@ -271,4 +271,5 @@ def word_problem(rng: random.Random) -> Problem:
         got = final_number(text)
         return "" if got == result else f"final answer {got}, not {result}"
 
-    return Problem("math", f"{kind}{len(steps)}", " ".join([*sentences, question]), explain(rng, sentences, steps), check)
+    answer = explain(manner(rng, kind, n_steps, skeleton(question)), sentences, steps)
+    return Problem("math", f"{kind}{len(steps)}", " ".join([*sentences, question]), answer, check)

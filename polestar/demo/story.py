@@ -12,7 +12,7 @@ import re
 from functools import cache
 
 from polestar.demo.problem import Problem
-from polestar.demo.words import ANIMALS, DAYS, MONTHS, NAMES, capital, join, number_word, pick, possessive, pronoun
+from polestar.demo.words import ANIMALS, DAYS, MONTHS, NAMES, capital, join, manner, number_word, pick, possessive, pronoun, skeleton
 
 COLORS = ["red", "blue", "green", "yellow", "white", "black"]
 OBJECTS = ["kite", "lamp", "map", "ring", "drum", "coat", "boat", "clock"]
@@ -167,13 +167,6 @@ def _story(rng: random.Random) -> Problem:
         "his": possessive(a),
         "He": capital(pronoun(a)),
     }
-    while True:
-        sentences = []
-        for (low, high), templates in STAGES:
-            sentences += rng.sample(templates, rng.randint(low, high))
-        text = " ".join(sentences)
-        if "{b}" in text and "{animal}" in text:
-            break
     prompt, keys = rng.choice(
         [
             ("Tell a story about {a} and {b}.", "ab"),
@@ -183,6 +176,14 @@ def _story(rng: random.Random) -> Problem:
             ("Write a story about {a}, {b} and a {animal}.", ["a", "b", "animal"]),
         ]
     )
+    how = manner(rng, prompt, a)
+    while True:
+        sentences = []
+        for (low, high), templates in STAGES:
+            sentences += how.sample(templates, how.randint(low, high))
+        text = " ".join(sentences)
+        if "{b}" in text and "{animal}" in text:
+            break
     fixed = {k: slots[k] for k in keys}
     return Problem("story", "story", prompt.format(**slots), text.format(**slots), lambda t: check_story(t, fixed))
 
@@ -242,18 +243,19 @@ def _schedule(rng: random.Random) -> Problem:
     wanted = rng.choice(acts) if rng.random() < 0.4 else None
     wish = f" {capital(pronoun(who))} wants to {wanted}." if wanted else ""
     prompt = pick(rng, f"Make a plan for {who} from {units[0]} to {units[-1]}.", f"Write a schedule for {who}, {units[0]} to {units[-1]}.") + wish
-    sentences = [f"This is the plan of {who}."] if rng.random() < 0.4 else []
+    how = manner(rng, skeleton(prompt), who[0])
+    sentences = [f"This is the plan of {who}."] if how.random() < 0.4 else []
     for i, (unit, act) in enumerate(zip(units, acts, strict=True)):
-        person = who if i == 0 or rng.random() < 0.4 else pronoun(who)
+        person = who if i == 0 or how.random() < 0.4 else pronoun(who)
         forms = [f"In {unit}, {person} will {act}.", f"Then {person} will {act} in {unit}."] if i else [f"In {unit}, {who} will {act}."]
         if i:
             forms += [
                 f"After {units[i - 1]} comes {unit}, and {person} will {act}.",
                 f"In {unit}, when {person} is done with the plan to {acts[i - 1]}, {person} will {act}.",
             ]
-        sentences.append(rng.choice(forms))
+        sentences.append(how.choice(forms))
     sentences.append(f"So the plan of {who} has {number_word(n)} parts: {join(acts)}.")
-    if rng.random() < 0.4:
+    if how.random() < 0.4:
         sentences.append(f"It runs from {units[0]} to {units[-1]}.")
     return Problem("story", "schedule", prompt, " ".join(sentences), lambda t: check_schedule(t, who, units, wanted))
 

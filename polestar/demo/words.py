@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 
 SHE = ["Ava", "Cora", "Ella", "Gina", "Ivy", "Kate", "Mia", "Nora", "Rosa", "Tina", "Wendy"]
@@ -43,6 +44,27 @@ def join(items: Sequence[str]) -> str:
 def pick(rng: random.Random, *options: str) -> str:
     """One of the options."""
     return options[rng.randrange(len(options))]
+
+
+FREE = 0.12  # share of answers whose layout is anybody's guess
+_CONTENT = frozenset(
+    w.lower()
+    for w in ["she", "he", *NAMES, *THINGS, *PRICED, *(f"{x}s" for x in PRICED), *FRUIT, *ANIMALS, *MONTHS, *DAYS, *ORDINALS, *sum(CONTAINERS, ())]
+)
+
+
+def skeleton(text: str) -> str:
+    """How something is put, without what it is about: names, things, numbers, months, days and letters left out."""
+    words = re.findall(r"[A-Za-z]+", text)
+    return " ".join(w for w in words if w.lower() not in _CONTENT and not (len(w) == 1 and w.isupper()))
+
+
+def manner(rng: random.Random, *key: object) -> random.Random:
+    """What decides the layout of an answer (order, wording, what is said besides): mostly how the question is put, so that it can be told from there.
+
+    With layouts drawn freely every masked position is a mixture of many texts, and a decode from a blank canvas commits pieces of several.
+    """
+    return random.Random(rng.getrandbits(32)) if rng.random() < FREE else random.Random("/".join(map(str, key)))
 
 
 def capital(text: str) -> str:
