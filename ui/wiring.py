@@ -57,7 +57,6 @@ def _runs(tables: Tables, parts: Parts, server: Server) -> None:
     async def drain(http: gr.Request) -> AsyncIterator[str]:
         async for value in server.drain(http.session_hash):
             yield value
-        yield gr.skip()
 
     wish = gr.Textbox(visible="hidden", elem_id="ps-wish")  # settings on their way to the controls (a gr.State tells of changes through the queue alone)
 
