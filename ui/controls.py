@@ -57,6 +57,11 @@ def seen(on: bool) -> bool | str:
     return True if on else "hidden"
 
 
+def classes(on: bool, *own: str) -> list[str]:
+    """The `elem_classes` of a row or column that is in sight or not: gradio shows these where `visible` is "hidden", so a rule of app.css hides them."""
+    return [*own] if on else [*own, "ps-away"]
+
+
 def make_control(param: Param, visible: bool, value: Any) -> gr.components.Component:
     """The native control of a parameter, at `value`."""
     common = {"label": SHORT.get(param.name, param.symbol), "info": help_of(param), "visible": visible, "elem_classes": ["ps-param"],

@@ -14,7 +14,7 @@ from typing import Any
 
 import gradio as gr
 
-from .controls import seen
+from .controls import classes, seen
 
 TICK = 0.25
 BUNDLED = "demo"
@@ -103,7 +103,7 @@ class Fetch:
 
 def make_fetch() -> Fetch:
     """The panel, hidden until a model is chosen that is not here. Make it inside a `gr.Blocks`."""
-    with gr.Column(visible="hidden", elem_id="ps-fetch") as panel:
+    with gr.Column(elem_classes=classes(False), elem_id="ps-fetch") as panel:
         text = gr.Textbox(show_label=False, container=False, interactive=False, lines=2, max_lines=4, elem_id="ps-fetch-text")
         with gr.Row():
             go = gr.Button("Fetch this model", variant="primary", size="sm", elem_id="ps-fetch-go")
@@ -151,7 +151,7 @@ def wire(page: gr.Blocks, model: gr.Dropdown, fetch: Fetch, fetcher: Fetcher) ->
 
 
 def _panel(text: str, *, may: bool = False, going: bool = False) -> list[Any]:
-    return [gr.update(visible=seen(bool(text))), text, gr.update(visible=seen(may)), gr.update(visible=seen(going))]
+    return [gr.update(elem_classes=classes(bool(text))), text, gr.update(visible=seen(may)), gr.update(visible=seen(going))]
 
 
 def _offline() -> bool:

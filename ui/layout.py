@@ -13,7 +13,7 @@ import gradio as gr
 
 from .blocks import make_line
 from .bus import make_bus
-from .controls import Controls, seen
+from .controls import Controls, classes
 from .examples import examples_of, start_values
 from .fetching import Fetch, make_fetch
 from .lanes import AS_A, SAME, Lanes
@@ -178,7 +178,7 @@ def _examples(model: str, models: list[str]) -> tuple[dict[str, gr.Row], list[tu
     sets = {m: e for m, e in own.items() if e != general} | {"": general}
     rows, pressed = {}, []
     for name, examples in sets.items():
-        with gr.Row(elem_classes=["ps-chips"], visible=seen(name == (model if model in sets else ""))) as rows[name]:
+        with gr.Row(elem_classes=classes(name == (model if model in sets else ""), "ps-chips")) as rows[name]:
             for label, text in examples:
                 pressed.append((gr.Button(label, size="sm", elem_classes=["ps-chip"]), text))
     return rows, pressed

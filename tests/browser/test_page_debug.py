@@ -5,6 +5,8 @@ Most tests use the cells, tabs and buttons that a person uses; what a person typ
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.browser.conftest import ROOT
@@ -72,6 +74,11 @@ def test_b_on_a_cell_stops_the_run_there_and_a_step_goes_to_the_next_refresh(app
     assert f"position {position}" in t.js("window.polestar.app.store.breakpoints[0].fired")
     before = t.passes()
     t.js("() => { const s = window.polestar.app.store; s.set({tab: 'breaks'}); s.end(); }")
+    t.wait(f"() => {{ {ROOT_JS} return app.querySelector('#panel-breaks li.fired label')?.offsetParent; }}")
+    text, fired = t.js(f"""() => {{ {ROOT_JS} const words = document.createRange(); const label = app.querySelector('#panel-breaks li.fired label');
+        words.selectNode(label.firstChild); const box = (x) => {{ const r = x.getBoundingClientRect(); return [r.left, r.top, r.width, r.height]; }};
+        return [box(words), box(label.querySelector('.why-fired'))]; }}""")
+    assert text[3] < 30 and text[1] + text[3] <= fired[1] + 1 and fired[2] > 150, (text, fired)  # one line, and the reason below it in the row's width
     press(t, "Forward to refresh")
     t.wait("n => window.polestar.app.store.lanes.A.n > n && document.documentElement.dataset.run !== 'running'", before)
     t.wait_state("paused")
@@ -169,13 +176,17 @@ def test_a_link_fills_the_controls_and_copy_settings_makes_one(app, tab):
 
 def test_a_model_that_is_not_here_says_what_it_needs(app, tab):
     t = tab(app.url)
+    seen = "() => [...document.querySelectorAll('#ps-fetch, .ps-chips')].filter((x) => x.offsetParent).map((x) => x.id || x.innerText)"
+    before = t.js(seen)
+    assert len(before) == 1 and "Reverse a list" in before[0]  # one set of examples, and no panel
     t.page.fill("#ps-model input", "LLaDA-8B-Instruct")
     t.page.press("#ps-model input", "Enter")
     t.wait("() => document.querySelector('#ps-fetch-text textarea')?.value.includes('16.0 GB in bfloat16')")
     assert "this machine has" in t.page.input_value("#ps-fetch-text textarea")
     t.page.fill("#ps-model input", "demo")
     t.page.press("#ps-model input", "Enter")
-    t.wait("() => !document.querySelector('#ps-fetch')")
+    t.wait("() => !document.querySelector('#ps-fetch').offsetParent")
+    t.wait(f"words => JSON.stringify(({seen})()) === words", json.dumps(before, separators=(",", ":"), ensure_ascii=False))
 
 
 def test_lessons_go_to_their_end_and_a_saved_trace_stands_in_lane_b(app, tab):
