@@ -14,7 +14,7 @@ from typing import Any
 import gradio as gr
 
 from . import blocks, fetching, settings
-from .controls import half_written, hold, hold_k, limits, seen
+from .controls import classes, half_written, hold, hold_k, limits, seen
 from .lanes import Lanes, reach
 from .layout import DETAILS, ORDERS, PACES, Parts
 from .runs import Request
@@ -184,7 +184,7 @@ def _choices(parts: Parts, server: Server) -> None:
 
     def chips(model):
         own = model if model in parts.chips else ""
-        return [gr.update(visible=seen(name == own)) for name in parts.chips]
+        return [gr.update(elem_classes=classes(name == own, "ps-chips")) for name in parts.chips]
 
     parts.model.change(chips, parts.model, list(parts.chips.values()), **QUICK)
 
