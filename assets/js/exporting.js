@@ -60,7 +60,7 @@ export function mount(root, store, {app}) {
   const file = el('input', {type: 'file', id: 'trace-file', accept: '.safetensors', 'aria-label': 'Trace file', on: {change: attempt(async () => { if (file.files[0]) await openFile(store, file.files[0], into.value || null); file.value = ''; })}});
   const into = el('select', {'aria-label': 'Open into'}, el('option', {value: '', text: 'replace all'}), el('option', {value: 'A', text: 'lane A'}), el('option', {value: 'B', text: 'lane B'}));
   const online = el('div', {className: 'add'}, el('div', {className: 'h', text: 'The run'}), run, files, el('div', {className: 'h', text: 'Link to this moment'}), linkRow,
-    el('div', {className: 'h', text: 'Open a trace'}), el('div', {className: 'line'}, file, into), el('p', {className: 'k', text: 'Or drop the file anywhere on the page; on lane B to compare.'}));
+    el('div', {className: 'h', text: 'Open a trace'}), el('div', {className: 'line'}, file, into), el('p', {className: 'k', text: 'Or drop the file anywhere on the page; it opens there too, and on lane B beside lane A.'}));
   root.append(el('div', {className: 'h', text: 'The view'}), view, el('div', {className: 'h', text: 'Tables'}), tables, online, problem);
 
   // Dropping a file anywhere on the page.
@@ -73,7 +73,7 @@ export function mount(root, store, {app}) {
     veil.hidden = true;
     if (!carries(event)) return;
     event.preventDefault();
-    const lane = event.composedPath().some((node) => node.getAttribute?.('aria-label') === 'Lane B') ? 'B' : null;
+    const lane = event.composedPath().some((node) => node.getAttribute?.('aria-label') === 'Lane B') ? 'B' : into.value || null;
     const [first] = event.dataTransfer.files;
     if (first) openFile(store, first, lane).catch((error) => store.fail(error.message));
   };

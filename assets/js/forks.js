@@ -129,7 +129,7 @@ export function mount(root, store) {
     const walk = (parent, depth) => {
       for (const b of store.branches.filter((x) => (x.parent ?? null) === parent)) {
         const open = (to) => el('button', {type: 'button', className: 'ib tiny', text: to, 'aria-pressed': String(b.lane === to), 'aria-label': `Open ${b.label} in lane ${to}`, title: `Open in lane ${to}`, on: {click: () => store.send({cmd: 'branch', id: b.id, lane: to})}});
-        const li = el('li', {}, el('span', {className: 'grow'}, el('span', {text: b.label}), b.at === null || b.at === undefined ? null : el('span', {className: 'k', text: ` · from pass ${b.at}`})), open('A'), open('B'));
+        const li = el('li', {}, el('span', {className: 'grow'}, el('span', {text: b.label}), b.at === null || b.at === undefined || b.label.includes(`from pass ${b.at}`) ? null : el('span', {className: 'k', text: ` · from pass ${b.at}`})), open('A'), open('B'));
         li.style.marginLeft = `${Math.min(depth, 5) * 12}px`;
         rows.push(li);
         walk(b.id, depth + 1);

@@ -64,10 +64,12 @@ export class Store {
     const message = typeof text === 'string' ? JSON.parse(text) : text;
     if (message.v !== 1) { this.fail(`The server speaks version ${message.v} of the stream and this page version 1; reload the page.`); return; }
     if (message.run !== this.run) {
+      const said = this.run === null ? this.problem : ''; // of the link in the address, before anything was shown
       this.run = message.run;
       this.nextSeq = 0;
       this.pending = new Map();
       this.clear();
+      this.problem = said;
       this.touch('data', 'cursor', 'sel', 'notes');
     }
     if (message.seq < this.nextSeq) return;

@@ -174,6 +174,35 @@ def test_a_link_fills_the_controls_and_copy_settings_makes_one(app, tab):
     assert other.page.input_value("#ps-method-a input") == "KLASS" and not other.page.is_checked("#ps-compare input")
 
 
+def test_a_damaged_link_is_said_and_the_page_is_as_ever(app, tab):
+    t = tab(app.url)
+    t.js("() => { location.hash = '#ps=%%%'; }")
+    t.page.reload()
+    t.wait("() => document.documentElement.dataset.polestar === 'ready'")
+    says(t, "The link in the address is damaged")
+    t.run("Describe Sam the bear.")
+    t.wait_state("done")
+    assert "damaged" not in t.text()
+
+
+def test_a_dropped_file_opens_where_the_choice_says(app, tab):
+    import base64
+
+    t = tab(app.url)
+    drop = f"""([text, name, lane]) => {{ {ROOT_JS} const files = new DataTransfer();
+        files.items.add(new File([Uint8Array.from(atob(text), (c) => c.charCodeAt(0))], name));
+        const on = app.querySelector(lane ? `[aria-label="Lane ${{lane}}"]` : '.app');
+        const how = {{dataTransfer: files, bubbles: true, composed: true, cancelable: true}};
+        for (const type of ['dragover', 'drop']) on.dispatchEvent(new DragEvent(type, how)); }}"""
+    methods = "want => JSON.stringify(['A', 'B'].map((lane) => window.polestar.app.store.lanes[lane]?.header.method ?? null)) === want"
+    t.js("() => window.polestar.app.store.set({tab: 'export'})")
+    for name, choice, lane, want in (("polestar", "", None, ["polestar", None]), ("klass", "B", None, ["polestar", "klass"]),
+                                     ("vanilla", "", "B", ["polestar", "vanilla"]), ("parallel", "", None, ["parallel", None])):  # fmt: skip
+        t.page.select_option("[aria-label='Open into']", choice)
+        t.js(drop, [base64.b64encode((ROOT / f"assets/traces/{name}.safetensors").read_bytes()).decode(), f"{name}.safetensors", lane])
+        t.wait(methods, json.dumps(want, separators=(",", ":")))
+
+
 def test_a_model_that_is_not_here_says_what_it_needs(app, tab):
     t = tab(app.url)
     seen = "() => [...document.querySelectorAll('#ps-fetch, .ps-chips')].filter((x) => x.offsetParent).map((x) => x.id || x.innerText)"
