@@ -45,6 +45,14 @@ document.addEventListener('focusin', ({target}) => {
   group.setAttribute('aria-label', 'Settings of lane');
   for (const button of group.querySelectorAll('input')) button.name = 'ps-side';
 });
+// Tab leaves a list: gradio would open it again a moment later, over what stands below it, and a long one would be a stop of its own.
+document.addEventListener('keydown', (event) => {
+  const {key, target} = event;
+  if (key !== 'Tab' || !target.matches?.('.ps-bar [role=combobox], .ps-choice [role=combobox]')) return;
+  event.stopImmediatePropagation();
+  const list = document.getElementById(target.getAttribute('aria-controls'));
+  if (list) list.tabIndex = -1;
+}, true);
 """
 
 

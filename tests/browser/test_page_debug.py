@@ -174,6 +174,26 @@ def test_a_link_fills_the_controls_and_copy_settings_makes_one(app, tab):
     assert other.page.input_value("#ps-method-a input") == "KLASS" and not other.page.is_checked("#ps-compare input")
 
 
+def test_the_keyboard_goes_through_the_controls_and_is_seen_there(app, tab):
+    t = tab(app.url)
+    t.page.mouse.move(700, 890)
+    t.page.focus("#ps-model input")
+    where = """() => { const e = document.activeElement; const c = getComputedStyle(e.type === 'radio' ? e.closest('label') : e);
+        return [e.closest('[id^=ps-]')?.id ?? e.tagName, e.type ?? '', c.outlineStyle, parseFloat(c.outlineWidth)]; }"""
+    steps = [t.js(where)]
+    while steps[-1][0] != "ps-copy" and len(steps) < 80:
+        t.page.keyboard.press("Tab")
+        steps.append(t.js(where))
+    names = [name for name, *_ in steps]
+    assert {"ps-run", "ps-detail", "ps-prompt", "ps-method-a", "ps-compare", "ps-method-b", "ps-preset", "ps-tau_s", "ps-seed", "ps-copy"} <= set(names)
+    assert "BODY" not in names and [s for s in steps if s[2] == "none" or s[3] < 2] == []
+    t.wait("() => ![...document.querySelectorAll('[role=listbox]')].some((x) => x.offsetParent)")  # a list that was passed is shut
+    t.page.focus("#ps-method-a input")
+    for key in ("ArrowDown", "Enter"):  # it still opens and chooses
+        t.page.keyboard.press(key)
+    t.wait("() => document.querySelector('#ps-method-a input').value !== 'Polestar'")
+
+
 def test_a_damaged_link_is_said_and_the_page_is_as_ever(app, tab):
     t = tab(app.url)
     t.js("() => { location.hash = '#ps=%%%'; }")
