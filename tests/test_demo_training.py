@@ -150,7 +150,7 @@ def test_gradients_are_the_same_with_any_number_of_workers(tokenizer):
 def test_interrupted_training_gives_the_same_weights(tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert train.main([*TINY, "--work", str(whole), "--out", str(tmp_path / "a")]) == 0
-    for stop in (3, 8):
+    for stop in (3, 5):
         assert train.main([*TINY, "--work", str(parts), "--out", str(tmp_path / "b"), "--stop-step", str(stop)]) == 0
         assert not (tmp_path / "b").exists()
     assert train.main([*TINY, "--work", str(parts), "--out", str(tmp_path / "b")]) == 0
