@@ -71,7 +71,18 @@ export function mount(root, store) {
       if (value === undefined || value === null) { say(problem, `The new value of ${symbol(name)} is empty; write one or take the row away.`); problem.hidden = false; return; }
       out[name] = value;
     }
+    asked = store.status;
     store.send({cmd: 'fork', lane: log.name, pass: store.passOf(log.name), changes: out, method: d.method, edits: Object.fromEntries([...d.edits].map(([pos, v]) => [String(pos), v])), to: lane.value});
+  }
+
+  /** Why the fork that was asked for was refused, said beside its button as well: a status that does not begin one. */
+  let asked = null;
+  function answered() {
+    if (!asked || store.status === asked) return;
+    asked = null;
+    if (['loading', 'queued', 'running'].includes(store.status.state) || !store.status.text) return;
+    say(problem, store.status.text);
+    problem.hidden = false;
   }
 
   let shownMethods = '';
@@ -138,7 +149,7 @@ export function mount(root, store) {
     walk(null, 0);
     tree.replaceChildren(...rows);
   }
-  const undo = [store.watch(['data', 'cursor', 'sel', 'view', 'lists'], () => { if (store.view.tab === 'forks') { draw(); drawDraft(); } }), store.watch(['lists'], drawTree)];
+  const undo = [store.watch(['data', 'cursor', 'sel', 'view', 'lists'], () => { if (store.view.tab === 'forks') { draw(); drawDraft(); } }), store.watch(['lists'], drawTree), store.watch(['status'], answered)];
   return {draw, destroy() { for (const f of undo) f(); root.replaceChildren(); }};
 }
 

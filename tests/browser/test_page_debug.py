@@ -96,6 +96,10 @@ def test_a_fork_reproduces_the_run_and_an_edited_one_holds_the_token(app, tab):
     word = t.js("""() => { const s = window.polestar.app.store; const l = s.lanes.A;
         return l.steps.flatMap((x) => x.commits).map((c) => s.token(c.tok).t).find((w) => /^ [a-z]{3,}$/.test(w)); }""")
     t.js("() => { const s = window.polestar.app.store; s.seek(4); s.set({tab: 'forks'}); }")
+    t.page.fill("[aria-label='Token for the selected position']", "several words here")
+    press(t, "put")
+    press(t, "Fork")
+    t.page.wait_for_selector("#panel-forks [role=alert]:has-text('but a position holds one')")
     t.page.fill("[aria-label='Token for the selected position']", word)
     press(t, "put")
     press(t, "Fork")
