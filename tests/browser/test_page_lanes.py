@@ -135,9 +135,9 @@ def test_the_switch_is_reached_and_read_without_a_pointer(app, tab):
             break
     assert t.js("[document.activeElement.value, document.activeElement.closest('[role=radiogroup]').getAttribute('aria-label')]") == ["A", "Settings of lane"]
     t.page.keyboard.press("ArrowRight")
-    t.wait("() => document.querySelector('#ps-side input[value=B]').checked && document.querySelector('#ps-preset-b')")
+    t.wait("() => document.querySelector('#ps-side input[value=B]').checked && document.querySelector('#ps-preset-b').getClientRects().length")
     t.page.keyboard.press("Tab")
     assert t.js("document.activeElement.closest('#ps-preset-b, #ps-same') !== null")
     assert t.js("document.querySelector('#ps-told p').getAttribute('role')") == "status"
     t.page.uncheck("#ps-compare input")
-    t.wait("() => !document.querySelector('#ps-side') && document.querySelector('#ps-preset')")
+    t.wait("() => !document.querySelector('#ps-side')?.getClientRects().length && document.querySelector('#ps-preset').getClientRects().length")

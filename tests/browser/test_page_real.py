@@ -125,7 +125,7 @@ def test_presets_methods_and_reset_set_the_controls(app, tab):
     t.wait("() => document.querySelector('#ps-tau_upd input[type=number]').value === '1'")
     t.page.click("#ps-method-a input")
     t.page.click("[role=option]:has-text('Vanilla')")
-    t.wait("() => !document.querySelector('#ps-alpha')")
+    t.wait("() => !document.querySelector('#ps-alpha').getClientRects().length")
     t.page.click("#ps-method-a input")
     t.page.locator("[role=option]", has_text="Polestar").first.click()
     t.wait("() => document.querySelector('#ps-alpha input[type=number]')?.value === '10'")
