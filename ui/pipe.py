@@ -2,8 +2,8 @@
 
 Contract: `GET /polestar/stream/{name}` sends a tab's messages while its run goes on and ends with an event `end`; the name is random and only
 the tab was told it (a `pipe` event). A name that is not known (any more) ends at once. A tab that does not connect, or loses the connection, is
-served by the queue; what was lost on the way it asks for again; one that stays away ends its run. While a tab is connected here, gradio's event is over:
-its bookkeeping costs the decode's process, and its clocks, which tick at every frame, the browser, more than all drawing does.
+served by the queue; what was lost on the way it asks for again; one that stays away ends its run. While a tab is connected here, no message
+goes through gradio's queue, whose bookkeeping for each value costs the decode's process and the browser more than drawing does.
 """
 
 from __future__ import annotations

@@ -173,7 +173,11 @@ class Server:
                 yield value
 
     async def _decode(self, tab: Tab, run: Run) -> AsyncIterator[str]:
-        """Wait in line, decode, stream: to the tab's own stream once it is connected there (gradio's event is over then), else to here."""
+        """Wait in line, decode, stream: to the tab's own stream while it is connected there, else to here.
+
+        Gradio's event goes on as long as the run does: its queue then has a stream open, and answers of quick control changes do not get lost between
+        the end of one and the beginning of the next.
+        """
         me = tab.pump = object()
         tab.run = run
         ticket = tab.ticket = self.line.enter()
@@ -181,11 +185,11 @@ class Server:
         closed = True
         try:
             await asyncio.sleep(0)  # what is said first of the place in line goes out first
-            while tab.pump is me and tab.pipe is None and (not task.done() or tab.waiting or not tab.channel.idle):
-                value = tab.channel.take()
+            while tab.pump is me and (not task.done() or tab.waiting or not tab.channel.idle):
+                value = tab.channel.take() if tab.pipe is None else None
                 if value is not None:
                     yield value
-                await asyncio.sleep(POLL if value is None else TICK)
+                await asyncio.sleep(POLL if value is None and tab.pipe is None else TICK)
             closed = False
         finally:
             if closed:

@@ -114,7 +114,9 @@ class Tab:
         self.outside: list[str] = []
         self.errors: list[str] = []
         self.page.on("request", lambda r: self.outside.append(r.url) if not r.url.startswith((url, "data:", "blob:")) else None)
-        self.page.on("console", lambda m: self.errors.append(m.text) if m.type in ("error", "warning") else None)
+        # A page that is left while gradio's event stream is open says that it was aborted; that is no fault of the page.
+        left = ("AbortError: signal is aborted without reason", "Unexpected error Connection errored out.")
+        self.page.on("console", lambda m: self.errors.append(m.text) if m.type in ("error", "warning") and not m.text.startswith(left) else None)
         self.page.on("pageerror", lambda e: self.errors.append(str(e)))
         self.page.goto(url)
         try:
