@@ -312,3 +312,11 @@ def test_two_gpus_are_used_only_when_one_does_not_do(monkeypatch):
     monkeypatch.setattr(machine.importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(NotEnoughMemory):
         choose(Machine(gpus=two, ram=64 * GB))
+
+
+def test_a_small_model_decodes_on_one_thread_and_a_large_one_on_every_core(monkeypatch):
+    from polestar.models import machine
+
+    monkeypatch.setattr(machine.os, "cpu_count", lambda: 6)
+    small, large = torch.nn.Linear(10, 10, device="meta"), torch.nn.Linear(6000, 6000, device="meta")
+    assert (machine.cpu_threads(small), machine.cpu_threads(large)) == (1, 6)

@@ -43,7 +43,7 @@ class Engine:
                     before.free()
                 self._loaded = load_model(name, device=self.device, dtype=self.dtype, quantize=self.quantize, progress=progress)
                 self._name = name
-                set_num_threads(self.threads or cpu_threads(sum(p.numel() for p in self._loaded.model.parameters())))
+                set_num_threads(self.threads or cpu_threads(self._loaded.model))
             return self._loaded
 
     def codec(self, loaded: Any) -> Any:

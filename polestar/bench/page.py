@@ -105,7 +105,7 @@ def measure(model: str, prompt: str, repeats: int, say: Any) -> dict[str, Any]:
     from polestar.models.machine import cpu_threads
 
     loaded = load_model(model)
-    torch.set_num_threads(cpu_threads(sum(p.numel() for p in loaded.model.parameters())))  # as the app does
+    torch.set_num_threads(cpu_threads(loaded.model))  # as the app does
     without, watched, passes, updates = [], [], 0, 0
     with sync_playwright() as play:
         page = Watched(play, model)

@@ -232,7 +232,7 @@ def _on_cpu(size: Size, machine: Machine, device: torch.device, given: torch.dty
 SMALL_MODEL = 30_000_000  # parameters
 
 
-def cpu_threads(parameters: int, cores: int | None = None) -> int:
+def cpu_threads(model: torch.nn.Module) -> int:
     """CPU threads for the passes of a model: one below SMALL_MODEL parameters, where a second one gains nothing and its waiting loops take a core
     from the page; else one for each core."""
-    return 1 if parameters < SMALL_MODEL else max(1, cores or os.cpu_count() or 1)
+    return 1 if sum(p.numel() for p in model.parameters()) < SMALL_MODEL else os.cpu_count() or 1
