@@ -126,6 +126,7 @@ def test_presets_methods_and_reset_set_the_controls(app, tab):
     t.page.click("#ps-method-a input")
     t.page.click("[role=option]:has-text('Vanilla')")
     t.wait("() => !document.querySelector('#ps-alpha').getClientRects().length")
+    assert t.js("[...document.querySelectorAll('.ps-group h2')].filter((h) => h.getClientRects().length).map((h) => h.textContent)").count("Cache") == 0
     t.page.click("#ps-method-a input")
     t.page.locator("[role=option]", has_text="Polestar").first.click()
     t.wait("() => document.querySelector('#ps-alpha input[type=number]')?.value === '10'")
