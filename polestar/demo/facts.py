@@ -27,6 +27,12 @@ def _make(kind: str, prompt: str, body: str, answer: str) -> Problem:
     return Problem("facts", kind, prompt, f"{body}\nAnswer: {answer}", check)
 
 
+def _ask(rng: random.Random, kind: str, *ways: str) -> tuple[str, random.Random]:
+    """One way to put the question, and what decides the layout of its answer."""
+    prompt = pick(rng, *ways)
+    return prompt, manner(rng, kind, skeleton(prompt))
+
+
 def _cycle(rng: random.Random, names: list[str], unit: str, question: str, kind: str) -> Problem:
     """Which day or month comes n after or before another."""
     n = rng.randint(3, 9)
@@ -34,13 +40,13 @@ def _cycle(rng: random.Random, names: list[str], unit: str, question: str, kind:
     start = rng.randrange(len(names))
     walk = [names[(start + (i if forward else -i)) % len(names)] for i in range(n + 1)]
     side = "after" if forward else "before"
-    prompt = pick(
+    prompt, how = _ask(
         rng,
+        "cycle",
         f"{question} is {n} {unit}s {side} {walk[0]}?",
         f"{question} comes {n} {unit}s {side} {walk[0]}?",
         f"Name the {unit} that is {n} {unit}s {side} {walk[0]}.",
     )
-    how = manner(rng, "cycle", skeleton(prompt))
     style = how.randrange(4)
     if style == 0:
         body = f"{walk[0]} comes first. " + " ".join(f"{number_word(i).capitalize()} {side} is {walk[i]}." for i in range(1, n + 1))
@@ -64,10 +70,12 @@ def _range(rng: random.Random) -> Problem:
         n = rng.randint(6, 12)
         start = rng.randrange(26 - n + 1)
         items, unit = LETTERS[start : start + n], "letters"
-    prompt = pick(
-        rng, f"List the {unit} from {items[0]} to {items[-1]} and count them.", f"Which {unit} run from {items[0]} to {items[-1]}, and how many are there?"
+    prompt, how = _ask(
+        rng,
+        "range",
+        f"List the {unit} from {items[0]} to {items[-1]} and count them.",
+        f"Which {unit} run from {items[0]} to {items[-1]}, and how many are there?",
     )
-    how = manner(rng, "range", skeleton(prompt))
     style = how.randrange(4)
     if style == 0:
         body = f"The {unit} are {join(items)}."
@@ -93,8 +101,9 @@ def _sequence(rng: random.Random) -> Problem:
         terms.reverse()
     shown, rest = terms[:3], terms[3:]
     given, more = ", ".join(map(str, shown)), ", ".join(map(str, rest))
-    prompt = pick(rng, f"Continue the sequence {given} with {len(rest)} more numbers.", f"What are the next {len(rest)} numbers after {given}?")
-    how = manner(rng, "sequence", skeleton(prompt))
+    prompt, how = _ask(
+        rng, "sequence", f"Continue the sequence {given} with {len(rest)} more numbers.", f"What are the next {len(rest)} numbers after {given}?"
+    )
     op, word = ("+", "up") if up else ("-", "down")
     body = pick(
         how,
@@ -112,13 +121,13 @@ def _month_days(rng: random.Random) -> Problem:
     i = rng.randrange(12)
     j = (i + rng.choice([1, 1, 2, 3])) % 12
     a, b, x, y = MONTHS[i], MONTHS[j], MONTH_DAYS[i], MONTH_DAYS[j]
-    prompt = pick(
+    prompt, how = _ask(
         rng,
+        "month_days",
         f"How many days do {a} and {b} have together?",
         f"Add the days of {a} and the days of {b} in a common year.",
         f"What is the number of days in {a} plus {b}?",
     )
-    how = manner(rng, "month_days", skeleton(prompt))
     body = pick(
         how,
         f"{a} has {x} days. {b} has {y} days. Together that is {x} + {y} = {x + y}.",
@@ -141,13 +150,13 @@ def _legs(rng: random.Random) -> Problem:
         here = names.index(walk[-1])
         asks.append(f"{n} {unit}s {side} " + (walk[0] if not leg else "that"))
         parts.append((n, side, walk))
-    prompt = pick(
+    prompt, how = _ask(
         rng,
+        "legs",
         f"Find the {unit} {asks[0]}. Which {unit} is {asks[1]}?",
         f"Take the {unit} that is {asks[0]}, then the one {asks[1]}. What is it?",
         f"Which {unit} is {parts[1][0]} {unit}s {parts[1][1]} the {unit} that is {asks[0]}?",
     )
-    how = manner(rng, "legs", skeleton(prompt))
     style = how.randrange(3)
     lines = []
     for leg, (n, side, walk) in enumerate(parts):
@@ -181,13 +190,13 @@ def _order(rng: random.Random) -> Problem:
     out = sorted(given, key=names.index, reverse=back)
     if back:
         by += ", last one first"
-    prompt = pick(
+    prompt, how = _ask(
         rng,
+        "order",
         f"Put the {unit} {join(given)} {by}.",
         f"Which order do {join(given)} have? Name the {unit} {by}.",
         f"Arrange these {unit} {by}: {', '.join(given)}.",
     )
-    how = manner(rng, "order", skeleton(prompt))
     style = how.randrange(4)
     if style == 0:
         body = f"The {unit} are {join(given)}. {out[0]} comes first. " + " ".join(f"Then comes {x}." for x in out[1:])
@@ -207,12 +216,12 @@ def _every(rng: random.Random) -> Problem:
     word = {2: "second", 3: "third"}[step]
     start = rng.randrange(len(names) - step * (n - 1)) if names is LETTERS else rng.randrange(len(names))
     out = [names[(start + step * i) % len(names)] for i in range(n)]
-    prompt = pick(
+    prompt, how = _ask(
         rng,
+        "every",
         f"Name every {word} {unit} from {out[0]} on, {number_word(n)} in all.",
         f"Start at {out[0]} and take every {word} {unit} until you have {number_word(n)}.",
     )
-    how = manner(rng, "every", skeleton(prompt))
     skipped = [[names[(start + step * i + j) % len(names)] for j in range(1, step)] for i in range(n - 1)]
     style = how.randrange(3)
     if style == 0:
