@@ -7,6 +7,7 @@ selection `waits` (a published schedule that spends a pass on nothing).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -41,13 +42,13 @@ class Selection:
     waits: bool = False
 
 
-class CommitPolicy:
+class CommitPolicy(ABC):
     """Base class. `dtype` is the precision of confidences, `attention` says that final-layer attention of the block is wanted."""
 
     dtype = torch.float64
     attention = False
 
-    def enter(self, run: Run) -> None:
+    def enter(self, run: Run) -> None:  # noqa: B027  (most policies keep nothing from block to block)
         """A new block begins."""
 
     def attention_wanted(self, run: Run) -> tuple[tuple[int, int], frozenset[int] | None] | None:
@@ -58,9 +59,9 @@ class CommitPolicy:
         """Final-layer attention of those rows in the pass before, where the policy wants this pass's drift from it; None: it does not."""
         return None
 
+    @abstractmethod
     def select(self, run: Run, view: LogitsView, result: PassResult) -> Selection:
         """Choose among the block's masked positions."""
-        raise NotImplementedError
 
     def select_outside(self, run: Run, view: LogitsView) -> Bool[Tensor, "s"]:
         """Choose among masked positions after the block that the cache policy produced."""
@@ -119,7 +120,7 @@ class Schedule(CommitPolicy):
     def __init__(self):
         self.quota: list[int] = []
 
-    def enter(self, run: Run) -> None:
+    def enter(self, run: Run) -> None:  # noqa: B027  (most policies keep nothing from block to block)
         size, left = run.block_end - run.block_start, run.canvas.masked(run.block_start, run.block_end).shape[0]
         generation = run.length - run.prompt_length
         # Steps that are not a multiple of the blocks are spread by position, so that the total is the number asked for.
