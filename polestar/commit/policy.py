@@ -120,7 +120,7 @@ class Schedule(CommitPolicy):
     def __init__(self):
         self.quota: list[int] = []
 
-    def enter(self, run: Run) -> None:  # noqa: B027  (most policies keep nothing from block to block)
+    def enter(self, run: Run) -> None:
         size, left = run.block_end - run.block_start, run.canvas.masked(run.block_start, run.block_end).shape[0]
         generation = run.length - run.prompt_length
         # Steps that are not a multiple of the blocks are spread by position, so that the total is the number asked for.
