@@ -53,10 +53,15 @@ _CONTENT = frozenset(
 )
 
 
+def is_content(word: str) -> bool:
+    """Is it a name, thing, calendar word, letter or number, not part of how something is put?"""
+    return word.isdigit() or word.lower() in _CONTENT or (len(word) == 1 and word.isupper())
+
+
 def skeleton(text: str) -> str:
     """How something is put, without what it is about: names, things, numbers, months, days and letters left out."""
     words = re.findall(r"[A-Za-z]+", text)
-    return " ".join(w for w in words if w.lower() not in _CONTENT and not (len(w) == 1 and w.isupper()))
+    return " ".join(w for w in words if not is_content(w))
 
 
 def manner(rng: random.Random, *key: object) -> random.Random:
