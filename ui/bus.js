@@ -23,7 +23,9 @@ let next = 0; // seq expected
 let hole = 0; // timer: a message was passed over (gradio shows the last of several values that come while the tab is busy)
 const ahead = new Map(); // seq -> events of messages beyond it that are here already (two ways lead here: the queue and the pipe)
 const early = [];
+let born = false; // a canvas came that has not been drawn yet
 let pipe = null; // the stream of the run that is going on, beside gradio's queue
+let address = ''; // its
 const HOLE_MS = 120;
 
 function ask() {
@@ -41,17 +43,27 @@ function look(text) {
     for (const event of ahead.get(next)) {
       if (event.type === 'status') enter(event.state);
       if (event.type === 'pipe') connect(event.url);
+      if (event.type === 'header') born = true;
     }
     ahead.delete(next);
   }
   if (ahead.size) hole ||= setTimeout(ask, HOLE_MS);
   app ? app.receive(text) : early.push(text);
+  if (born && pipe) drawn();
+}
+
+// The decode waits a moment for this: what the first draw of a canvas takes is not taken from its first passes.
+function drawn() {
+  born = false;
+  const at = address;
+  requestAnimationFrame(() => setTimeout(() => { fetch(`${at}/drawn`).catch(() => {}); })); // the task after a frame runs when it has been painted
 }
 
 // When it cannot be had, or breaks, the queue goes on with what is to come.
 function connect(url) {
   pipe?.close();
-  const own = pipe = new EventSource(new URL(url, document.baseURI).href);
+  address = new URL(url, document.baseURI).href;
+  const own = pipe = new EventSource(address);
   const close = () => { own.close(); if (pipe === own) pipe = null; };
   own.onmessage = (event) => { for (const text of event.data.split('\n')) look(text); };
   own.addEventListener('end', close);
@@ -70,6 +82,7 @@ import(new URL('polestar/js/main.js', document.baseURI).href).then((module) => {
   for (const text of early.splice(0)) app.receive(text);
   window.polestar = {app, send, get seq() { return next; }, get run() { return `r${run}`; }};
   doc.dataset.polestar = 'ready';
+  module.stopStrayClock();
   send({cmd: 'hello'});
 }).catch((error) => {
   root.textContent = `The page's own script did not load (${error.message}); reload the page.`;

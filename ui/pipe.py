@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
+from time import monotonic, sleep
 from typing import Any
 
 from starlette.requests import Request
@@ -19,11 +20,12 @@ from starlette.routing import Route
 
 from .files import signed_in
 
-TICK = 0.1  # an update costs a browser that draws in software tens of milliseconds
+TICK = 0.2  # an update costs a browser that draws in software tens of milliseconds
 POLL = 0.02
 END = "event: end\ndata:\n\n"
 SILENCE = 3.0  # seconds after which a comment shows whether the tab is still there
 GRACE = 3.0  # seconds a run goes on with nobody connected
+CONNECT, FIRST_DRAW = 0.2, 0.5  # seconds that a decode waits for its page to connect, and then to draw the empty canvas
 
 
 class Pipes:
@@ -69,9 +71,27 @@ class Pipes:
                 if tab.going:
                     asyncio.get_running_loop().call_later(GRACE, _alone, tab)
 
+    async def _drawn(self, request: Request) -> Response:
+        tab = self._tabs.get(request.path_params["name"])
+        if tab is not None and signed_in(request):
+            tab.drawn.set()
+        return Response(status_code=204)
+
     def routes(self) -> list[Route]:
-        """GET /polestar/stream/..."""
-        return [Route("/polestar/stream/{name}", self._serve, methods=["GET"])]
+        """GET /polestar/stream/... and, from a page that shows the empty canvas, .../drawn."""
+        return [Route("/polestar/stream/{name}", self._serve, methods=["GET"]), Route("/polestar/stream/{name}/drawn", self._drawn, methods=["GET"])]
+
+
+def wait_for_first_draw(tab: Any) -> None:
+    """Let a page that is connected, or just about to be, draw the empty canvas, so that it does not do so in the time of the first passes.
+
+    Blocks the calling thread; a page that draws nothing (in the background, or of a client without pipe) costs at most CONNECT or FIRST_DRAW seconds.
+    """
+    began = monotonic()
+    while tab.pipe is None and not tab.drawn.is_set() and monotonic() - began < CONNECT:
+        sleep(0.01)
+    if tab.pipe is not None:
+        tab.drawn.wait(FIRST_DRAW)
 
 
 def _alone(tab: Any) -> None:

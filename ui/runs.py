@@ -67,9 +67,9 @@ class Run:
 
     # ---- from the event loop ------------------------------------------------------------------------------------------------
 
-    def start(self, done: Any) -> None:
-        """Begin in a new thread; `done()` is called from it at the very end."""
-        self._thread = threading.Thread(target=self._work, args=(done,), name=f"polestar-{self.name}", daemon=True)
+    def start(self, done: Any, before_first: Any = lambda: None) -> None:
+        """Begin in a new thread; `before_first()` is called from it when all is ready for the first pass, `done()` at the very end."""
+        self._thread = threading.Thread(target=self._work, args=(done, before_first), name=f"polestar-{self.name}", daemon=True)
         self._thread.start()
 
     @property
@@ -170,9 +170,10 @@ class Run:
 
     # ---- in the worker ------------------------------------------------------------------------------------------------------
 
-    def _work(self, done: Any) -> None:
+    def _work(self, done: Any, before_first: Any) -> None:
         try:
             self._prepare()
+            before_first()
             if self.request.interleave:
                 self._interleaved(list(self.lanes.values()))
             else:

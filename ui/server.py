@@ -1,7 +1,7 @@
 """Who is looking: one `Tab` for each open page, all sharing one engine and one line for the model.
 
 Contract: `run` and `drain` are async generators of bus values for one tab; between two values they let at least `TICK` seconds pass, so a
-screen sees at most about 10 updates a second, the last one always, and what comes after a silence within `POLL`. A run ends when its
+screen sees at most about 5 updates a second, the last one always, and what comes after a silence within `POLL`. A run ends when its
 generator is closed, when the tab goes away, or on stop. `command` answers at once and never waits for a forward pass.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
@@ -21,7 +22,7 @@ from .fetching import Fetcher
 from .files import Shelf
 from .forks import show_trace
 from .line import Line
-from .pipe import POLL, TICK, Pipes
+from .pipe import POLL, TICK, Pipes, wait_for_first_draw
 from .points import Projector
 from .runs import Request, Run
 from .stream import Channel, status
@@ -38,6 +39,7 @@ class Tab:
         self.pump: object | None = None  # who sends at present; a new run takes over
         self.task: Any = None  # what drives the run
         self.pipe: object | None = None  # the stream beside gradio's queue, while the page is connected to it
+        self.drawn = threading.Event()  # the page shows the empty canvas of the run, or need not
         self.ticket: Any = None
         self.desk = Desk(self.channel)
         self.next: Run | None = None  # a run that a command made; the tab's stream begins it
@@ -55,6 +57,7 @@ class Tab:
 
     def stop(self) -> None:
         """End the run, wherever it is: waiting, loading or decoding."""
+        self.drawn.set()
         if self.run is not None:
             self.run.stop()
         if self.ticket is not None and (self.run is None or not self.run.alive):
@@ -212,9 +215,10 @@ class Server:
                 tab.channel.put(status("stopped", "left the line; nothing was decoded"), run=run.name)
             else:
                 tab.channel.put(self.pipes.open(tab), run=run.name)
-                run.start(ticket.leave)
+                tab.drawn.clear()
+                run.start(ticket.leave, lambda: wait_for_first_draw(tab))
             while run.alive:
-                await asyncio.sleep(POLL)
+                await asyncio.sleep(POLL if tab.pipe is None else TICK)
         finally:
             run.stop()
             if not run.alive:

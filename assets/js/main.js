@@ -28,6 +28,8 @@ import {makeTip} from './tip.js';
 
 const mounted = new WeakMap();
 
+export {stopStrayClock} from './clock.js';
+
 export function mount(root, {send, samples = [{name: 'sample', title: 'a sample run'}], style = new URL('../css/polestar.css', import.meta.url).href}) {
   mounted.get(root)?.destroy();
   const shadow = root.shadowRoot || root.attachShadow({mode: 'open'});
