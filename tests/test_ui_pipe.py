@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from types import SimpleNamespace
 
 from starlette.applications import Starlette
@@ -11,6 +12,7 @@ from starlette.testclient import TestClient
 
 from tests.browser.fake import FakeEngine
 from tests.test_ui_stream import events_of, in_a_loop, request
+from ui import pipe as pipe_module
 from ui.server import Server
 
 
@@ -82,6 +84,35 @@ def test_a_second_connection_takes_over_from_the_first():
         await queue.aclose()
 
     in_a_loop(main())
+
+
+def test_the_first_pass_waits_until_the_page_has_drawn_the_canvas_but_not_for_long(monkeypatch):
+    waited = {}
+
+    async def main(say: bool) -> None:
+        server = Server(FakeEngine(0.001))
+        queue, before, tab, pipe = await opened(server)
+        client = TestClient(Starlette(routes=server.pipes.routes()))
+        url = "/" + next(e["url"] for e in before if e["type"] == "pipe")
+        began, told = time.monotonic(), None
+        async for chunk in pipe:
+            events = said(chunk)
+            if any(e["type"] == "steps" for e in events):
+                break
+            if say and told is None and any(e["type"] == "header" for e in events):
+                assert client.get(url + "/drawn").status_code == 204
+                told = time.monotonic()
+        waited[say] = time.monotonic() - (told or began)
+        assert client.get("/polestar/stream/guess/drawn").status_code == 204
+        await pipe.aclose()
+        tab.stop()
+        await queue.aclose()
+
+    in_a_loop(main(False))
+    assert pipe_module.FIRST_DRAW <= waited[False] < 10
+    monkeypatch.setattr(pipe_module, "FIRST_DRAW", 30.0)
+    in_a_loop(main(True))
+    assert waited[True] < 20
 
 
 def test_only_the_name_that_the_tab_was_told_opens_its_stream_and_only_while_it_is_there():

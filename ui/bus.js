@@ -56,7 +56,9 @@ function look(text) {
 function drawn() {
   born = false;
   const at = address;
-  requestAnimationFrame(() => setTimeout(() => { fetch(`${at}/drawn`).catch(() => {}); })); // the task after a frame runs when it has been painted
+  const say = () => { fetch(`${at}/drawn`).catch(() => {}); };
+  const calm = window.requestIdleCallback ?? setTimeout;
+  requestAnimationFrame(() => setTimeout(() => calm(say, {timeout: 300}))); // the task after a frame runs when it has been painted
 }
 
 // When it cannot be had, or breaks, the queue goes on with what is to come.

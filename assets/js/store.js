@@ -11,8 +11,8 @@ import {LaneLog} from './log.js';
 import {cellText} from './tokens.js';
 
 const LATE_MS = 1500;
-const REST = 6; // times as long as a draw took: what a running decode sends is drawn in at most a seventh of the time
-const REST_MAX_MS = 250;
+const REST = 10; // times as long as a draw took: what a running decode sends is drawn in at most a tenth of the time
+const REST_MAX_MS = 400;
 export const LANES = ['A', 'B'];
 
 export class Store {
