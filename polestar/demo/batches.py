@@ -20,7 +20,7 @@ from polestar.demo.words import is_content
 
 BLOCK = 32
 EARLY = {"math": 0.26, "calc": 0.24, "list": 0.2, "story": 0.1, "code": 0.1, "facts": 0.1}
-LATE = {"math": 0.34, "calc": 0.08, "list": 0.2, "story": 0.14, "code": 0.12, "facts": 0.12}
+LATE = {"math": 0.3, "calc": 0.1, "list": 0.19, "story": 0.17, "code": 0.12, "facts": 0.12}
 LATER_BLOCKS_WEIGHT = 0.08
 EOS_WEIGHT = 0.05
 CONTENT_WEIGHT = 2.5  # numbers, names, items, months: what an answer is right or wrong by; how it is put is learnt soon

@@ -108,8 +108,20 @@ def check_function(text: str, expected: Callable[[Any], Any], inputs: list[Any])
     return ""
 
 
-def _scalar(rng: random.Random) -> tuple[str, str, str, Callable[[int], int], list[Any], int]:
-    """kind, request, body, reference, inputs, example input."""
+Worked = Callable[[Any], str]  # how the value of an example comes about
+
+
+def _sums(values: list[int]) -> str:
+    """'2 + 3 = 5, 5 + 4 = 9'."""
+    steps, total = [], values[0]
+    for v in values[1:]:
+        steps.append(f"{total} + {v} = {total + v}")
+        total += v
+    return ", ".join(steps)
+
+
+def _scalar(rng: random.Random) -> tuple[str, str, str, str, Callable[[int], int], list[Any], int, Worked]:
+    """kind, request, argument, body, reference, inputs, example input, its working."""
     form = rng.choice(["two", "two", "if", "sum"])
     how = manner(rng, form)
     x, y = how.choice(SCALARS), how.choice(LOCALS)
@@ -128,7 +140,11 @@ def _scalar(rng: random.Random) -> tuple[str, str, str, Callable[[int], int], li
             calc = {"+": lambda p, q: p + q, "-": lambda p, q: p - q, "*": lambda p, q: p * q}
             return calc[o2](calc[o1](v, a), b)
 
-        return "two", ask, x, body, reference, [0, 1, 7, 12, 30], rng.randint(9, 15)
+        def worked(v: int) -> str:
+            half = {"+": v + a, "-": v - a, "*": v * a}[o1]
+            return f"{v} {o1} {a} = {half}, {half} {o2} {b} = {reference(v)}"
+
+        return "two", ask, x, body, reference, [0, 1, 7, 12, 30], rng.randint(9, 15), worked
     if form == "if":
         limit, a, b = rng.randint(5, 30), rng.randint(2, 20), rng.randint(2, 5)
         ask = f"that adds {a} to numbers above {limit} and subtracts {b} from the others"
@@ -139,7 +155,11 @@ def _scalar(rng: random.Random) -> tuple[str, str, str, Callable[[int], int], li
             f"    return {x} + {a} if {x} > {limit} else {x} - {b}",
             f"    if {x} <= {limit}:\n        return {x} - {b}\n    return {x} + {a}",
         )
-        return "if", ask, x, body, lambda v: v + a if v > limit else v - b, [0, limit - 1, limit, limit + 1, 50], rng.randint(6, 40)
+
+        def branch(v: int) -> str:
+            return f"{v} is above {limit}, {v} + {a} = {v + a}" if v > limit else f"{v} is not above {limit}, {v} - {b} = {v - b}"
+
+        return "if", ask, x, body, lambda v: v + a if v > limit else v - b, [0, limit - 1, limit, limit + 1, 50], rng.randint(6, 40), branch
     v = how.choice(EACH)
     a = rng.randint(1, 4)
     ask = f"that adds all the numbers from {a} to a given number"
@@ -149,11 +169,11 @@ def _scalar(rng: random.Random) -> tuple[str, str, str, Callable[[int], int], li
         f"    {y} = 0\n    for {v} in range({a}, {x} + 1):\n        {y} = {y} + {v}\n    return {y}",
         f"    {y} = 0\n    for {v} in range({a}, {x} + 1):\n        {y} += {v}\n    return {y}",
     )
-    return "sum", ask, x, body, lambda n: sum(range(a, n + 1)), [5, 6, 10, 13], rng.randint(a + 2, 8)
+    return "sum", ask, x, body, lambda n: sum(range(a, n + 1)), [5, 6, 10, 13], rng.randint(a + 2, 8), lambda n: _sums(list(range(a, n + 1)))
 
 
-def _listed(rng: random.Random) -> tuple[str, str, str, Callable[[list[int]], Any], list[Any], list[int]]:
-    """kind, request, argument, body, reference, inputs, example input."""
+def _listed(rng: random.Random) -> tuple[str, str, str, str, Callable[[list[int]], Any], list[Any], list[int], Worked]:
+    """kind, request, argument, body, reference, inputs, example input, its working."""
     form = rng.choice(["count", "keep", "map", "total", "largest"])
     how = manner(rng, form)
     x, y, v = how.choice(LISTS), how.choice(LOCALS), how.choice(EACH)
@@ -167,7 +187,7 @@ def _listed(rng: random.Random) -> tuple[str, str, str, Callable[[list[int]], An
             f"    {y} = 0\n    for {v} in {x}:\n        if {v} > {a}:\n            {y} += 1\n    return {y}",
             f"    return len([{v} for {v} in {x} if {v} > {a}])",
         )
-        return form, ask, x, body, lambda s: len([i for i in s if i > a]), inputs, example
+        return form, ask, x, body, lambda s: len([i for i in s if i > a]), inputs, example, lambda s: ", ".join(f"{i} is {'' if i > a else 'not '}above {a}" for i in s)
     if form == "keep":
         ask = f"that keeps only the numbers below {a} of a list"
         body = pick(
@@ -175,13 +195,14 @@ def _listed(rng: random.Random) -> tuple[str, str, str, Callable[[list[int]], An
             f"    {y} = []\n    for {v} in {x}:\n        if {v} < {a}:\n            {y}.append({v})\n    return {y}",
             f"    return [{v} for {v} in {x} if {v} < {a}]",
         )
-        return form, ask, x, body, lambda s: [i for i in s if i < a], inputs, example
+        return form, ask, x, body, lambda s: [i for i in s if i < a], inputs, example, lambda s: ", ".join(f"{i} is {'' if i < a else 'not '}below {a}" for i in s)
     if form == "map":
         op, word = rng.choice([("+", "adds {} to every number"), ("*", "multiplies every number by {}")])
         a = rng.randint(2, 3) if op == "*" else a
         ask = "that " + word.format(a) + " of a list"
         body = pick(how, f"    {y} = []\n    for {v} in {x}:\n        {y}.append({v} {op} {a})\n    return {y}", f"    return [{v} {op} {a} for {v} in {x}]")
-        return form, ask, x, body, lambda s: [i + a if op == "+" else i * a for i in s], inputs, example
+        worked = lambda s: ", ".join(f"{i} {op} {a} = {i + a if op == '+' else i * a}" for i in s)  # noqa: E731
+        return form, ask, x, body, lambda s: [i + a if op == "+" else i * a for i in s], inputs, example, worked
     if form == "total":
         ask = f"that adds up a list and then adds {a}"
         body = pick(
@@ -190,7 +211,7 @@ def _listed(rng: random.Random) -> tuple[str, str, str, Callable[[list[int]], An
             f"    return sum({x}) + {a}",
             f"    {y} = sum({x})\n    return {y} + {a}",
         )
-        return form, ask, x, body, lambda s: sum(s) + a, inputs, rng.sample(range(1, 15), 2)
+        return form, ask, x, body, lambda s: sum(s) + a, inputs, rng.sample(range(1, 15), 2), lambda s: _sums([*s, a])
     ask = f"that finds the largest number of a list and adds {a} to it"
     body = pick(
         how,
@@ -198,12 +219,12 @@ def _listed(rng: random.Random) -> tuple[str, str, str, Callable[[list[int]], An
         f"    {y} = max({x})\n    return {y} + {a}",
         f"    {y} = 0\n    for {v} in {x}:\n        if {v} > {y}:\n            {y} = {v}\n    return {y} + {a}",
     )
-    return form, ask, x, body, lambda s: max(s) + a, inputs, example
+    return form, ask, x, body, lambda s: max(s) + a, inputs, example, lambda s: f"the largest is {max(s)}, {max(s)} + {a} = {max(s) + a}"
 
 
 def problem(rng: random.Random) -> Problem:
     """A function of one argument, with an example."""
-    kind, ask, argument, body, reference, inputs, example = (_scalar if rng.random() < 0.5 else _listed)(rng)
+    kind, ask, argument, body, reference, inputs, example, worked = (_scalar if rng.random() < 0.5 else _listed)(rng)
     name = rng.choice(FUNCTIONS)
     given = rng.random() < 0.6
     prompt = (f"Write a Python function {name} " if given else pick(rng, "Write a Python function ", "Write a small function in Python ")) + ask + "."
@@ -218,7 +239,7 @@ def problem(rng: random.Random) -> Problem:
         f"This function takes {argument}.\n",
     )
     value = reference(example)
-    closing = pick(how, f"For example, {name}({example}) is {value}.", f"{name}({example}) gives {value}.", f"To test it: {name}({example}) returns {value}.")
+    closing = pick(how, "For example", "To test it") + f": {worked(example)}. So {name}({example}) " + pick(how, "is", "gives", "returns") + f" {value}."
     if how.random() < 0.3:
         closing = f"The argument is called {argument}. " + closing
     answer = f"{intro}def {name}({argument}):\n{body}\n\n{closing}"

@@ -57,9 +57,9 @@ def _times(rng: random.Random, cap: int = 99) -> tuple[int, int]:
 
 
 def calculations(rng: random.Random) -> Problem:
-    """One to six bare calculations, short: the tables that word problems need."""
+    """One to four bare calculations, short: the tables that word problems need."""
     lines = []
-    for _ in range(rng.randint(1, 6)):
+    for _ in range(rng.randint(1, 4)):
         op = rng.choice("++--*/")
         if op == "+":
             a, b = rng.randint(1, 60), rng.randint(1, 39)

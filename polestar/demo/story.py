@@ -176,7 +176,7 @@ def _story(rng: random.Random) -> Problem:
             ("Write a story about {a}, {b} and a {animal}.", ["a", "b", "animal"]),
         ]
     )
-    how = manner(rng, prompt, a)
+    how = manner(rng, prompt, pronoun(a))
     while True:
         sentences = []
         for (low, high), templates in STAGES:
@@ -236,14 +236,14 @@ def check_schedule(text: str, who: str, units: list[str], wanted: str | None) ->
 def _schedule(rng: random.Random) -> Problem:
     who = rng.choice(NAMES)
     cycle = MONTHS if rng.random() < 0.65 else DAYS
-    n = rng.choice([3, 4, 4, 5, 6])
+    n = rng.choice([3, 4, 4, 5])
     start = rng.randrange(len(cycle))
     units = [cycle[(start + i) % len(cycle)] for i in range(n)]
     acts = rng.sample(ACTIVITIES, n)
     wanted = rng.choice(acts) if rng.random() < 0.4 else None
     wish = f" {capital(pronoun(who))} wants to {wanted}." if wanted else ""
     prompt = pick(rng, f"Make a plan for {who} from {units[0]} to {units[-1]}.", f"Write a schedule for {who}, {units[0]} to {units[-1]}.") + wish
-    how = manner(rng, skeleton(prompt), who[0])
+    how = manner(rng, skeleton(prompt), pronoun(who))
     sentences = [f"This is the plan of {who}."] if how.random() < 0.4 else []
     for i, (unit, act) in enumerate(zip(units, acts, strict=True)):
         person = who if i == 0 or how.random() < 0.4 else pronoun(who)

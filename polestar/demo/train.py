@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 
 from polestar.arguments import Parser
 from polestar.demo.batches import Batch, chunk, encode, mask
@@ -49,7 +50,9 @@ class Trainer:
     def __init__(self, args: argparse.Namespace):
         self.args = args
         self.device = torch.device(args.device)
-        self.tokenizer = train_tokenizer()
+        self.work = Path(args.work).expanduser()
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.tokenizer = self._tokenizer()
         rows = -(-self.tokenizer.get_vocab_size() // 32) * 32
         self.cfg = model_config(d_model=args.d_model, n_layers=args.layers, n_heads=args.heads, mlp_hidden=args.mlp, vocab_size=rows)
         self.model = Transformer(self.cfg)
@@ -64,8 +67,13 @@ class Trainer:
         self.pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) if workers > 1 else None
         self.average = {k: v.clone() for k, v in self.model.state_dict().items()}
         self.cursor = Cursor()
-        self.work = Path(args.work).expanduser()
-        self.work.mkdir(parents=True, exist_ok=True)
+
+    def _tokenizer(self) -> Tokenizer:
+        """The tokenizer that the run began with, also when the generators have other words by now."""
+        path = self.work / "latest" / "tokenizer.json"
+        if (self.work / "state.pt").exists() and path.exists():
+            return Tokenizer.from_file(str(path))
+        return train_tokenizer()
 
     @property
     def progress(self) -> float:
