@@ -166,6 +166,7 @@ def _warm(engine: Any) -> None:
 def _free_port(host: str) -> int:
     import socket
 
-    with socket.socket() as s:
-        s.bind((host, 0))
+    family, kind, protocol, _, address = socket.getaddrinfo(host.removeprefix("[").removesuffix("]"), 0, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as s:
+        s.bind(address)
         return s.getsockname()[1]

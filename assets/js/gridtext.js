@@ -9,7 +9,8 @@ import {el} from './dom.js';
 import {sentence} from './describe.js';
 
 const SETTLE_MS = 180; // after the last move of the cursor
-const LONGEST_MS = 1000; // but no later than this in a run that never rests
+const LIVE_MS = 900; // in a run that goes on: nobody reads cells that change with every pass, and laying them out takes the decode's cores
+const LONGEST_MS = 1000; // but no later than this, and a settling, in a run that never rests
 
 export function readableGrid(root, store, lane) {
   const box = el('div', {className: 'sr', role: 'grid', 'aria-label': `Tokens of lane ${lane}`});
@@ -95,7 +96,7 @@ export function readableGrid(root, store, lane) {
       if (!timer) first = now;
       else if (now - first > LONGEST_MS) return;
       clearTimeout(timer);
-      timer = setTimeout(fill, SETTLE_MS);
+      timer = setTimeout(fill, store.status.state === 'running' && store.follow ? LIVE_MS : SETTLE_MS);
     },
     focus(pos) {
       if (timer) { clearTimeout(timer); fill(); }

@@ -2,8 +2,8 @@
  * Drift heatmap of the focused lane: passes across, positions down, colour on a fixed scale with a labelled bar.
  *
  * Contract: `mount(root, store, {tip}) -> {draw, destroy}`. Only the block being decoded has drift, so by default the rows are the positions within
- * the block ("by block"); "all positions" shows the whole generation. The picture is kept offscreen and redrawn when data, size or
- * settings change; moving the cursor only redraws the overlay. Missing values are hatched, never drawn as 0. Units: nats (drift, Δ),
+ * the block ("by block"); "all positions" shows the whole generation. The picture is kept offscreen: new passes are added to it, and it is begun anew
+ * when size, axis or settings change; moving the cursor only redraws the overlay. Missing values are hatched, never drawn as 0. Units: nats (drift, Δ),
  * probability (confidence).
  */
 
@@ -60,31 +60,46 @@ export function mount(root, store, {tip}) {
     return [store.view.metric === 'drift' ? step.drift : step.delta, step.s];
   };
 
-  function paint(log, t) {
+  /** Axis, background, colour bar: what does not depend on the passes. */
+  function begin(log, t) {
     picture = layer(view, picture);
     const {ctx} = picture;
     const ax = passAxis(store, view.w);
     const fold = store.view.fold;
-    const B = log.header.block_length;
-    const rows = fold ? B : log.G;
+    const rows = fold ? log.header.block_length : log.G;
     const h = view.h - TOP - BOTTOM;
     const rh = h / rows;
     const scale = scaleOf(store.view);
-    plot = {ax, rows, rh, h, fold, scale};
+    plot = {log, ax, rows, rh, h, fold, scale, any: false, drawn: 0, block: -1, clear: 0};
     ctx.fillStyle = t.na;
     ctx.fillRect(ax.left, TOP, ax.right - ax.left, h);
+    setFont(ctx, `10px ${MONO}`);
+    ctx.fillStyle = t.mut;
+    ctx.textAlign = 'right';
+    const every = rows <= 32 ? 8 : rows <= 128 ? 16 : 64;
+    for (let r = 0; r < rows; r += every) ctx.fillText(fold ? `+${r}` : String(log.P + r), ax.left - 5, TOP + r * rh + Math.max(5, rh / 2));
+    ctx.textAlign = 'center';
+    const step = tickStep(ax.room, ax.right - ax.left);
+    for (let i = 0; i < ax.room; i += step) ctx.fillText(String(i), ax.x(i) + ax.cw / 2, TOP + h + BOTTOM - 5);
+    bar(ctx, t, scale, view.w - 46, TOP, h);
+  }
+
+  /** The passes that are not in the picture yet. */
+  function add(log, t) {
+    const {ctx} = picture;
+    const {ax, rh, h, fold, scale} = plot;
     const gapX = ax.cw > 5 ? 0.8 : 0;
     const gapY = rh > 4 ? 0.7 : 0;
-    let any = false;
-    let lastBlock = -1;
-    for (const step of log.steps) {
+    const fresh = log.steps.slice(plot.drawn, log.n);
+    plot.drawn = log.n;
+    for (const step of fresh) {
       const x = ax.x(step.i);
       const [values, from] = valuesOf(step, log);
       if (values) {
         for (let j = 0; j < values.length; j++) {
           const v = values[j];
           if (!Number.isFinite(v)) continue;
-          any = true;
+          plot.any = true;
           const y = fold ? j : from + j - log.P;
           ctx.fillStyle = rgb(t.map[Math.round(scale.level(v) * 255)]);
           ctx.fillRect(x, TOP + y * rh, ax.cw - gapX, rh - gapY);
@@ -97,7 +112,7 @@ export function mount(root, store, {tip}) {
       }
     }
     // Commits: a ring where cells are big enough, else a dot; drift events are filled, forced ones dotted.
-    for (const step of log.steps) {
+    for (const step of fresh) {
       let outside = 0;
       const crowd = step.commits.length > 12; // rings on nearly every cell would hide them
       for (const c of step.commits) {
@@ -111,24 +126,16 @@ export function mount(root, store, {tip}) {
     }
     // Blocks: a rule and a label at each entry.
     setFont(ctx, `10px ${MONO}`);
-    let clear = 0;
-    for (const step of log.steps) {
-      if (step.block === lastBlock) continue;
-      lastBlock = step.block;
+    ctx.textAlign = 'left';
+    for (const step of fresh) {
+      if (step.block === plot.block) continue;
+      plot.block = step.block;
       const x = ax.x(step.i);
       if (step.i) { ctx.fillStyle = t.panel; ctx.fillRect(x - 1, TOP, 1.6, h); }
       const label = `b${step.block} · ${step.s}`;
-      if (x >= clear) { ctx.fillStyle = t.mut; ctx.textAlign = 'left'; ctx.fillText(label, x, 5.5); clear = x + ctx.measureText(label).width + 6; }
+      if (x >= plot.clear) { ctx.fillStyle = t.mut; ctx.fillText(label, x, 5.5); plot.clear = x + ctx.measureText(label).width + 6; }
     }
-    ctx.fillStyle = t.mut;
-    ctx.textAlign = 'right';
-    const every = rows <= 32 ? 8 : rows <= 128 ? 16 : 64;
-    for (let r = 0; r < rows; r += every) ctx.fillText(fold ? `+${r}` : String(log.P + r), ax.left - 5, TOP + r * rh + Math.max(5, rh / 2));
-    ctx.textAlign = 'center';
-    const step = tickStep(ax.room, ax.right - ax.left);
-    for (let i = 0; i < ax.room; i += step) ctx.fillText(String(i), ax.x(i) + ax.cw / 2, TOP + h + BOTTOM - 5);
-    bar(ctx, t, scale, view.w - 46, TOP, h);
-    if (!any && log.n) {
+    if (!plot.any && log.n) {
       setFont(ctx, '12px system-ui, sans-serif');
       ctx.textAlign = 'center';
       ctx.fillStyle = t.mut;
@@ -183,8 +190,8 @@ export function mount(root, store, {tip}) {
     const log = store.lanes[store.focus];
     if (!log || !t || !view.w) return;
     const v = store.view;
-    const k = [store.run, store.focus, log.n, log.status, view.w, view.h, view.dpr, t.name, store.rev.theme, v.log, v.metric, v.fold, v.metric === 'stale' ? v.layer : 0].join();
-    if (k !== key) { key = k; paint(log, t); }
+    const k = [store.run, store.focus, passAxis(store, view.w).room, log.status, view.w, view.h, view.dpr, t.name, store.rev.theme, v.log, v.metric, v.fold, v.metric === 'stale' ? v.layer : 0].join();
+    if (k !== key || log !== plot.log || log.n < plot.drawn || (log.n > plot.drawn && !plot.any)) { key = k; begin(log, t); add(log, t); } else if (log.n > plot.drawn) add(log, t);
     ctx.setTransform(1, 0, 0, 1, 0, 0);
     ctx.drawImage(picture.canvas, 0, 0);
     ctx.setTransform(view.dpr, 0, 0, view.dpr, 0, 0);

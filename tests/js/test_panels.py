@@ -234,3 +234,20 @@ def test_polestar_without_drift_or_refresh_says_not_yet(tab):
     assert shown(1, cache_refresh=True, drift_commit=True) == ["no history yet", "no refresh in this run so far"]
     assert "no history yet" in tab.locator(".why").inner_text()
     assert shown(2, cache_refresh=True, drift_commit=True)[0] == "n/a", "a pass after the entry has drift, or none was kept"
+
+
+def test_a_heatmap_that_grew_equals_one_drawn_at_once(tab):
+    messages = synth.messages(compare=False, passes=70, per_message=1)
+
+    def picture():
+        tab.evaluate("() => page.store.flush()")
+        return tab.locator(".card.drift canvas").first.evaluate("(canvas) => canvas.toDataURL()")
+
+    steps = [i for i, m in enumerate(messages) if '"steps"' in m]
+    before = 0
+    for upto in (steps[0] + 1, steps[3] + 1, steps[len(steps) // 2], len(messages)):
+        feed(tab, messages[before:upto])
+        before = upto
+        grown = picture()
+        tab.evaluate("() => { page.store.set({metric: 'conf'}); page.store.flush(); page.store.set({metric: 'drift'}); }")  # begins it anew
+        assert picture() == grown
