@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
-from ui.launch import parse, unknown_model
+from ui.launch import _free_port, parse, unknown_model
 from ui.samples import sample_path
 
 
@@ -24,6 +26,12 @@ def test_an_address_that_is_not_of_this_machine_is_a_sentence(host, capsys):
     assert ended.value.code == 2 and f"not {host!r}" in said and said.count("\n") == 1 and "in use" not in said
     for good in ("127.0.0.1", "0.0.0.0", "localhost"):
         assert parse(["--host", good]).host == good
+
+
+def test_port_0_takes_a_free_port_of_the_address():
+    assert 0 < _free_port("127.0.0.1") < 65536
+    if socket.has_ipv6 and "::1" in {a[4][0] for a in socket.getaddrinfo("localhost", None)}:
+        assert 0 < _free_port("[::1]") < 65536
 
 
 def test_a_file_that_is_no_trace_is_a_sentence(tmp_path, capsys):
