@@ -2,7 +2,7 @@
 
     from polestar import DecodeConfig, decode, load_model
     loaded = load_model("demo")
-    trace = decode(loaded, loaded.codec.encode_chat("Reverse the list: Ben, Sam, Ava."), DecodeConfig.make(gen_length=64))
+    trace = decode(loaded, loaded.codec.encode_chat("Start with 6, 13, 17. Copy it."), DecodeConfig.make(gen_length=64))
 
 Needs neither a GPU, triton nor gradio.
 """

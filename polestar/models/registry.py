@@ -32,7 +32,7 @@ _DREAM = Size(linear=6_525_288_448, other=1_090_328_064)  # 28 layers, 4 K/V hea
 REGISTRY: tuple[Entry, ...] = (
     Entry(
         name="demo", repo="", revision="", family="llada", size=None, licence="MIT",
-        about="bundled: a tiny LLaDA for small sums, lists and stories; runs anywhere",
+        about="bundled: a tiny LLaDA for small sums, lists, stories, functions and dates; runs anywhere",
     ),
     Entry(
         name="LLaDA-8B-Instruct", repo="GSAI-ML/LLaDA-8B-Instruct", revision="08b83a6feb34df1a6011b80c3c00c7563e963b07", family="llada",

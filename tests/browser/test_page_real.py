@@ -61,7 +61,7 @@ def test_the_page_shows_what_the_command_line_decodes(app, tab):
 
     t = tab(app.url)
     t.number("gen_length", 64)
-    prompt = "Reverse the list: Ben, Sam, Ava, Cora."
+    prompt = "Take the list Ben, Sam, Ava, Cora and put it in reverse order."
     t.run(prompt)
     t.wait_state("done", "error")
     loaded = load_model("demo")
