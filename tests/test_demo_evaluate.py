@@ -29,7 +29,7 @@ def tiny(tmp_path_factory):
     """A random model with the starter's tokenizer, in the published layout."""
     folder = tmp_path_factory.mktemp("tiny")
     torch.manual_seed(3)
-    cfg = model_config(d_model=32, n_layers=2, n_heads=2, mlp_hidden=48, vocab_size=960)
+    cfg = model_config(d_model=32, n_layers=2, n_heads=2, mlp_hidden=48, vocab_size=1504)
     model = Transformer(cfg)
     for p in model.parameters():
         if p.dim() == 2:

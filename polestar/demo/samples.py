@@ -16,7 +16,7 @@ from polestar.config import DecodeConfig
 from polestar.decoders import METHODS
 
 FOLDER = Path(__file__).resolve().parents[2] / "assets" / "traces"
-PROMPT = "Here is a list: owl, fox, rabbit, dog, horse, goat. Replace goat with cat, then sort it by the alphabet, then shuffle it."
+PROMPT = "Take the day that is 4 days before Sunday, then the one 5 days before that. What is it?"
 
 
 def parser() -> Parser:

@@ -231,7 +231,7 @@ def test_a_model_that_is_not_here_says_what_it_needs(app, tab):
     t = tab(app.url)
     seen = "() => [...document.querySelectorAll('#ps-fetch, .ps-chips')].filter((x) => x.offsetParent).map((x) => x.id || x.innerText)"
     before = t.js(seen)
-    assert len(before) == 1 and "Reverse a list" in before[0]  # one set of examples, and no panel
+    assert len(before) == 1 and "List, reversed" in before[0]  # one set of examples, and no panel
     t.page.fill("#ps-model input", "LLaDA-8B-Instruct")
     t.page.press("#ps-model input", "Enter")
     t.wait("() => document.querySelector('#ps-fetch-text textarea')?.value.includes('16.0 GB in bfloat16')")
