@@ -120,6 +120,11 @@ def _sums(values: list[int]) -> str:
     return ", ".join(steps)
 
 
+def _sides(values: list[int], side: str, holds: list[bool]) -> str:
+    """'2 is not above 3, 9 is above 3'."""
+    return ", ".join(f"{v} is {'' if yes else 'not '}{side}" for v, yes in zip(values, holds, strict=True))
+
+
 def _scalar(rng: random.Random) -> tuple[str, str, str, str, Callable[[int], int], list[Any], int, Worked]:
     """kind, request, argument, body, reference, inputs, example input, its working."""
     form = rng.choice(["two", "two", "if", "sum"])
@@ -187,7 +192,7 @@ def _listed(rng: random.Random) -> tuple[str, str, str, str, Callable[[list[int]
             f"    {y} = 0\n    for {v} in {x}:\n        if {v} > {a}:\n            {y} += 1\n    return {y}",
             f"    return len([{v} for {v} in {x} if {v} > {a}])",
         )
-        return form, ask, x, body, lambda s: len([i for i in s if i > a]), inputs, example, lambda s: ", ".join(f"{i} is {'' if i > a else 'not '}above {a}" for i in s)
+        return form, ask, x, body, lambda s: len([i for i in s if i > a]), inputs, example, lambda s: _sides(s, f"above {a}", [i > a for i in s])
     if form == "keep":
         ask = f"that keeps only the numbers below {a} of a list"
         body = pick(
@@ -195,7 +200,7 @@ def _listed(rng: random.Random) -> tuple[str, str, str, str, Callable[[list[int]
             f"    {y} = []\n    for {v} in {x}:\n        if {v} < {a}:\n            {y}.append({v})\n    return {y}",
             f"    return [{v} for {v} in {x} if {v} < {a}]",
         )
-        return form, ask, x, body, lambda s: [i for i in s if i < a], inputs, example, lambda s: ", ".join(f"{i} is {'' if i < a else 'not '}below {a}" for i in s)
+        return form, ask, x, body, lambda s: [i for i in s if i < a], inputs, example, lambda s: _sides(s, f"below {a}", [i < a for i in s])
     if form == "map":
         op, word = rng.choice([("+", "adds {} to every number"), ("*", "multiplies every number by {}")])
         a = rng.randint(2, 3) if op == "*" else a
