@@ -3,13 +3,13 @@
 Contract: a partial pass feeds the block's masked positions and the k most recently committed ones; all other K/V are read as they stand.
 After every commit E = the largest entropy (nats, of the plain softmax) among the distributions that the new tokens came from; E > tau_e makes
 the next pass full. Reconstructed from the paper's text (there is no published code): tau_e is not published.
-The default is the middle of a plateau in a scan (`bench methods --methods parallel entropycache --scan tau_e=...`) on the bundled model's first
-checkpoint: 60 two-step word problems, L_G = 96, B = 32, fp32.
+The default comes from a scan (`bench methods --n 60 --methods parallel entropycache --scan tau_e=...`) on the bundled model: ten held-out problems a
+family, L_G = 128, B = 32, fp32. Accuracies differ by chance at this number; 0.5 is where rows are saved and lists not yet lost (70 %; at 1: 50 %).
 
-    tau_e            parallel   0.1   0.25  0.5   0.75  1     1.5   2     inf
-    right, %         30.0       23.3  23.3  23.3  23.3  23.3  21.7  20.0  20.0
-    NFE              7.0        7.1   7.1   7.1   7.1   7.1   7.1   7.0   7.0
-    rows per token   9.8        7.1   6.9   6.9   6.9   6.9   6.3   5.1   5.1
+    tau_e            parallel   0.1   0.25  0.5   1     2
+    right, %         46.7       48.3  48.3  51.7  46.7  48.3
+    NFE              13.0       13.0  13.0  13.1  13.3  13.2
+    rows per token   15.9       13.5  12.8  10.6  9.1   8.0
 
 tau_e = -1 recomputes every pass (parallel decoding); inf never recomputes after the first pass.
 """
