@@ -73,7 +73,7 @@ export function mount(root, store, {tip, onNote}) {
   }
 
   function frame(sc, log) {
-    const k = `${sc.key}/${log.status === 'open' ? log.pointsOf.length >> 3 : 'end'}`;
+    const k = `${sc.key}/${log.status === 'open' ? Math.round(4 * Math.log2(log.pointsOf.length)) : 'end'}`;
     let b = bounds.get(k);
     if (b) return b;
     const xs = [];

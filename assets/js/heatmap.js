@@ -11,7 +11,7 @@ import {el, layer, MONO, num, setFont, sharp, short} from './dom.js';
 import {cellLines, noDrift} from './describe.js';
 import {onDrag} from './drag.js';
 import {passAxis, tickStep} from './passaxis.js';
-import {rgb} from './theme.js';
+import {pixel, rgb} from './theme.js';
 
 const SCALES = {
   drift: {lo: 0, hi: 10, logLo: 1e-2, logHi: 10, unit: 'nats', name: 'drift δ'},
@@ -29,6 +29,13 @@ export function scaleOf(view) {
   const a = Math.log10(s.logLo);
   const b = Math.log10(s.logHi);
   return {...s, isLog: log, level: (v) => Math.max(0, Math.min(1, log ? (Math.log10(Math.max(v, 1e-12)) - a) / (b - a) : (v - s.lo) / (s.hi - s.lo)))};
+}
+
+/** Red, green, blue, opacity (0 to 255) of a colour as a canvas gives it back: #rrggbb, or rgba(r, g, b, a) where it is translucent. */
+function channels(color) {
+  if (color[0] === '#') return [1, 3, 5].map((i) => parseInt(color.slice(i, i + 2), 16));
+  const [r, g, b, a] = color.match(/[\d.]+/g).map(Number);
+  return [r, g, b, Math.round(a * 255)];
 }
 
 /** The brushed passes as a shaded band on a pass axis. */
@@ -72,6 +79,7 @@ export function mount(root, store, {tip}) {
     const scale = scaleOf(store.view);
     plot = {log, ax, rows, rh, h, fold, scale, any: false, drawn: 0, block: -1, clear: 0};
     ctx.fillStyle = t.na;
+    plot.na = pixel(channels(ctx.fillStyle));
     ctx.fillRect(ax.left, TOP, ax.right - ax.left, h);
     setFont(ctx, `10px ${MONO}`);
     ctx.fillStyle = t.mut;
@@ -84,6 +92,33 @@ export function mount(root, store, {tip}) {
     bar(ctx, t, scale, view.w - 46, TOP, h);
   }
 
+  /** The cells of these passes, as pixels: thousands of small rectangles would take ten times as long. */
+  function colour(log, t, steps, gapX, gapY) {
+    const {ctx} = picture;
+    const {ax, rh, h, fold, scale} = plot;
+    const at = (v) => Math.round(v * view.dpr);
+    const left = at(ax.x(steps[0].i));
+    const top = at(TOP);
+    const strip = ctx.createImageData(Math.max(1, at(ax.x(steps[steps.length - 1].i + 1)) - left), Math.max(1, at(TOP + h) - top));
+    const cells = new Uint32Array(strip.data.buffer);
+    cells.fill(plot.na);
+    for (const step of steps) {
+      const [values, from] = valuesOf(step, log);
+      const x0 = at(ax.x(step.i)) - left;
+      const x1 = Math.max(x0 + 1, at(ax.x(step.i + 1) - gapX) - left);
+      for (let j = 0; values && j < values.length; j++) {
+        if (!Number.isFinite(values[j])) continue;
+        plot.any = true;
+        const y = TOP + (fold ? j : from + j - log.P) * rh;
+        const y0 = at(y) - top;
+        const y1 = Math.max(y0 + 1, at(y + rh - gapY) - top);
+        const value = t.pixels[Math.round(scale.level(values[j]) * 255)];
+        for (let row = y0; row < y1; row++) cells.fill(value, row * strip.width + x0, row * strip.width + x1);
+      }
+    }
+    ctx.putImageData(strip, left, top);
+  }
+
   /** The passes that are not in the picture yet. */
   function add(log, t) {
     const {ctx} = picture;
@@ -92,24 +127,13 @@ export function mount(root, store, {tip}) {
     const gapY = rh > 4 ? 0.7 : 0;
     const fresh = log.steps.slice(plot.drawn, log.n);
     plot.drawn = log.n;
+    if (fresh.length) colour(log, t, fresh, gapX, gapY);
+    ctx.fillStyle = t.hatch;
     for (const step of fresh) {
-      const x = ax.x(step.i);
-      const [values, from] = valuesOf(step, log);
-      if (values) {
-        for (let j = 0; j < values.length; j++) {
-          const v = values[j];
-          if (!Number.isFinite(v)) continue;
-          plot.any = true;
-          const y = fold ? j : from + j - log.P;
-          ctx.fillStyle = rgb(t.map[Math.round(scale.level(v) * 255)]);
-          ctx.fillRect(x, TOP + y * rh, ax.cw - gapX, rh - gapY);
-        }
-      } else {
-        ctx.fillStyle = t.hatch;
-        const y0 = fold ? 0 : step.s - log.P;
-        const y1 = fold ? step.e - step.s : step.e - log.P;
-        for (let y = TOP + y0 * rh + 2; y < TOP + y1 * rh; y += 5) ctx.fillRect(x, y, ax.cw - gapX, 1);
-      }
+      if (valuesOf(step, log)[0]) continue;
+      const y0 = fold ? 0 : step.s - log.P;
+      const y1 = fold ? step.e - step.s : step.e - log.P;
+      for (let y = TOP + y0 * rh + 2; y < TOP + y1 * rh; y += 5) ctx.fillRect(ax.x(step.i), y, ax.cw - gapX, 1);
     }
     // Commits: a ring where cells are big enough, else a dot; drift events are filled, forced ones dotted.
     for (const step of fresh) {

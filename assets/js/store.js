@@ -11,8 +11,8 @@ import {LaneLog} from './log.js';
 import {cellText} from './tokens.js';
 
 const LATE_MS = 1500;
-const REST = 10; // times as long as a draw took: what a running decode sends is drawn in at most a tenth of the time
-const REST_MAX_MS = 400;
+const REST = 25; // times as long as a draw took: what a decode at full speed sends is drawn in a twenty-sixth of the time, or every REST_MAX_MS
+const REST_MAX_MS = 800;
 export const LANES = ['A', 'B'];
 
 export class Store {
@@ -54,6 +54,8 @@ export class Store {
     this.hover = null;
     this.problem = '';
     this.gap = false;
+    this.heard = 0; // when the last passes came
+    this.hurried = false; // did computing them take most of the time since the ones before? not so where a run is paced
     this.tickCache = null;
     this.divergenceCache = null;
   }
@@ -114,7 +116,11 @@ export class Store {
   on_steps({lane, steps}) {
     const log = this.lanes[lane];
     if (!log) throw new Error(`lane ${lane} has no header yet.`);
-    for (const raw of steps) log.append(raw);
+    let computed = 0;
+    for (const raw of steps) computed += 1000 * log.append(raw).dt;
+    const now = performance.now();
+    this.hurried = computed > (now - this.heard) / 2;
+    this.heard = now;
     this.touch('data', 'cursor');
   }
 
@@ -145,8 +151,8 @@ export class Store {
     for (const name of what) this.rev[name]++;
     if (what.includes('data')) { this.tickCache = null; this.divergenceCache = null; }
     if (this.frame) return;
-    // Only what a running decode sends waits: a browser that draws in software would take the decode's own cores.
-    const own = this.status.state !== 'running' || what.some((name) => name !== 'data' && (name !== 'cursor' || !this.follow));
+    // Only what a decode at full speed sends waits: a browser that draws in software would take the decode's own cores.
+    const own = this.status.state !== 'running' || !this.hurried || what.some((name) => name !== 'data' && (name !== 'cursor' || !this.follow));
     const wait = own ? 0 : this.rested - performance.now();
     if (wait <= 0) this.plan();
     else this.restTimer ||= setTimeout(() => { this.restTimer = 0; if (!this.frame) this.plan(); }, wait);

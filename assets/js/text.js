@@ -4,7 +4,7 @@
  * Contract: `mount(root, store, {lane}) -> {draw, destroy}`. Model text goes in by textContent.
  */
 
-import {el} from './dom.js';
+import {el, say} from './dom.js';
 import {pieces} from './tokens.js';
 
 export function mount(root, store, {lane}) {
@@ -22,18 +22,31 @@ export function mount(root, store, {lane}) {
     if (key === shown) return;
     shown = key;
     const spans = list.map((piece) => {
-      if (piece.kind === 'mask') return el('span', {className: 'masks', text: piece.text.length > 6 ? `░░ ${piece.text.length} masked ` : piece.text});
-      if (piece.kind === 'after') return el('span', {className: 'after', text: tail(piece.text)});
-      return el('span', {className: piece.kind, text: piece.text});
+      if (piece.kind === 'mask') return ['masks', piece.text.length > 6 ? `░░ ${piece.text.length} masked ` : piece.text];
+      return [piece.kind, piece.kind === 'after' ? tail(piece.text) : piece.text];
     });
     const finished = log.status !== 'open' && p === log.n - 1;
-    if (finished && end === 0) spans.unshift(el('span', {className: 'note', text: 'The answer is empty: its first token is [EOS]. '}));
-    else if (finished && !list.some((q) => q.kind !== 'after' && q.text.trim())) spans.unshift(el('span', {className: 'note', text: 'The answer is blank. '}));
-    box.replaceChildren(...spans);
-    if (store.follow) box.scrollTop = 0;
+    if (finished && end === 0) spans.unshift(['note', 'The answer is empty: its first token is [EOS]. ']);
+    else if (finished && !list.some((q) => q.kind !== 'after' && q.text.trim())) spans.unshift(['note', 'The answer is blank. ']);
+    fill(box, spans);
+    if (store.follow && scrolled) box.scrollTop = 0; // setting it makes the browser lay out the page at once
+    scrolled = false;
   }
+  let scrolled = false;
+  box.addEventListener('scroll', () => { scrolled = true; });
   const unwatch = store.watch(['data', 'cursor'], draw);
   return {draw, destroy() { unwatch(); box.remove(); }};
+}
+
+/** Spans of [class, text], with as few changes as may be. */
+function fill(box, spans) {
+  spans.forEach(([className, text], i) => {
+    const span = box.children[i];
+    if (!span) { box.append(el('span', {className, text})); return; }
+    if (span.className !== className) span.className = className;
+    say(span, text);
+  });
+  while (box.children.length > spans.length) box.lastChild.remove();
 }
 
 /** A long run of one token ([EOS] [EOS] ...) shortened, with its length. */

@@ -25,12 +25,17 @@ function table(stops) {
 
 const TABLES = {dark: table(DARK_STOPS), light: table(LIGHT_STOPS)};
 
+/** A pixel of an ImageData's buffer read as Uint32Array. */
+export const pixel = ([r, g, b, a = 255]) => new Uint32Array(Uint8Array.of(r, g, b, a).buffer)[0];
+const PIXELS = {dark: Uint32Array.from(TABLES.dark, pixel), light: Uint32Array.from(TABLES.light, pixel)};
+
 /** The colours of the app element's present theme. */
 export function readTheme(app) {
   const style = getComputedStyle(app);
   const theme = {name: app.dataset.theme};
   for (const name of NAMES) theme[name] = style.getPropertyValue(`--${name}`).trim();
   theme.map = TABLES[theme.name] || TABLES.dark;
+  theme.pixels = PIXELS[theme.name] || PIXELS.dark;
   theme.clusters = theme.name === 'light' ? CLUSTER_LIGHT : CLUSTER_DARK;
   theme.reason = [theme.mut, theme.conf, theme.forced, theme.drift, theme.suf, theme.acc, theme.other];
   return theme;

@@ -166,5 +166,5 @@ def step_ids(step: Step) -> set[int]:
     ids.update(token for _, token in step.edits)
     for a in (step.argmax, step.candidate_ids):
         if a is not None:
-            ids.update(int(t) for t in np.unique(a) if t >= 0)
+            ids.update(t for t in set(a.ravel().tolist()) if t >= 0)
     return ids

@@ -7,7 +7,7 @@ JSON has neither. The server and the exported HTML file send the same messages, 
 
 from __future__ import annotations
 
-import base64
+import binascii
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +24,9 @@ STEPS_PER_MESSAGE = 16
 UNSENT = frozenset(("value_states", "stale_before", "progress", "full_conf"))  # large extras of observe mode; figures are made from them on the server
 
 
+LIMITS = {name: (np.iinfo(name).min, np.iinfo(name).max) for name in ("i4", "u2", "u1")}
+
+
 def b64(array: np.ndarray | None, dtype: str) -> str | None:
     """Base64 of the array's values as little-endian `dtype` (f4, i4, u2, u1); None stays None. Raises TraceError on overflow."""
     if array is None:
@@ -31,10 +34,10 @@ def b64(array: np.ndarray | None, dtype: str) -> str | None:
     array = np.asarray(array)
     kind = np.dtype("<" + dtype)
     if kind.kind in "iu" and array.size and array.dtype.kind in "iu":
-        low, high, limits = array.min(), array.max(), np.iinfo(kind)
-        if low < limits.min or high > limits.max:
+        low, high, limits = array.min(), array.max(), LIMITS[dtype]
+        if low < limits[0] or high > limits[1]:
             raise TraceError(f"values from {low} to {high} do not fit the stream's {kind.name}; this trace is too large to show")
-    return base64.b64encode(np.ascontiguousarray(array, dtype=kind).tobytes()).decode("ascii")
+    return binascii.b2a_base64(np.ascontiguousarray(array, dtype=kind).tobytes(), newline=False).decode("ascii")
 
 
 def plain(value: Any) -> Any:
@@ -90,27 +93,29 @@ def encode_step(step: Step, header: Header) -> dict[str, Any]:
     """STEP of the stream. Beyond the table in the docs: "ed" [[position, token], ...], edits made by hand before the pass, only
     where there are any."""
     c = step.clusters
-    out = {
+    numbers = {
         "i": step.index, "b": step.block, "s": step.block_start, "e": step.block_end, "k": step.kind,
         "rf": int(step.refresh), "why": step.refresh_reason, "N": step.count_last, "M": step.count_since,
-        "rows": step.rows, "prows": b64(step.packet_rows, "u2"), "t": step.elapsed, "dt": step.seconds,
+        "rows": step.rows, "t": step.elapsed, "dt": step.seconds,
         "c": [[m.position, m.token, m.confidence, m.reason, m.delta, m.gate] for m in step.commits],
-        "conf": b64(step.conf, "f4"), "am": b64(step.argmax, "i4"),
+        "ph": step.phases, "par": [[p.name, p.old, p.new] for p in step.changes],
+        "x": {name: value for name, value in step.extra.items() if name not in UNSENT},
+    }  # fmt: skip
+    if step.edits:
+        numbers["ed"] = step.edits
+    out = plain(numbers) | {
+        "prows": b64(step.packet_rows, "u2"), "conf": b64(step.conf, "f4"), "am": b64(step.argmax, "i4"),
         "drift": b64(step.drift, "f4"), "delta": b64(step.delta, "f4"), "gate": b64(step.gate, "f4"),
         "win": b64(c and c.window, "u2"), "lab": b64(c and c.labels, "u1"), "cs": b64(c and c.scores, "f4"),
         "sel": b64(c and c.selected, "u1"), "pts": b64(_plane(c and c.points), "f4"), "cand": None,
         "stale": b64(step.staleness, "f4"), "fulldrift": b64(step.full_drift, "f4"),
-        "ph": step.phases, "par": [[p.name, p.old, p.new] for p in step.changes],
-        "x": {name: value for name, value in step.extra.items() if name not in UNSENT},
     }  # fmt: skip
     if step.candidate_ids is not None and step.candidate_probs is not None:
         out["cand"] = {
             "tok": b64(step.candidate_ids, "i4"),
             "p": b64(step.candidate_probs, "f4"),
         }
-    if step.edits:
-        out["ed"] = step.edits
-    return plain(out)
+    return out
 
 
 def _plane(points: np.ndarray | None) -> np.ndarray | None:
