@@ -117,6 +117,7 @@ def serve(engine: Any, args: argparse.Namespace) -> Any:
 
     from .controls import marks_css
     from .layout import lay_out
+    from .quiet import Quiet
     from .server import Server
     from .static import ASSETS, routes
     from .theme import make_theme
@@ -131,7 +132,7 @@ def serve(engine: Any, args: argparse.Namespace) -> Any:
     with gr.Blocks(title="Polestar", analytics_enabled=False, fill_width=True) as page:
         wire(page, tables, lay_out(tables, args.model, names), server)
     page.queue(default_concurrency_limit=None, api_open=False)
-    quieten(page)
+    server.quiet = Quiet(page._queue)
     try:
         _, url, public = page.launch(
             server_name=args.host, server_port=args.port or _free_port(args.host), share=args.share, quiet=True, prevent_thread_lock=True,
@@ -145,14 +146,6 @@ def serve(engine: Any, args: argparse.Namespace) -> Any:
     print(f"Polestar is at {url}" + (f" and {public}" if public else ""), flush=True)
     threading.Thread(target=_warm, args=(engine,), name="polestar-import", daemon=True).start()
     return page
-
-
-def quieten(page: Any) -> None:
-    """Let gradio's queue look for work 50 times a second.
-
-    By itself it looks a thousand times a second, and each look takes the interpreter from the decode: a tenth of its speed.
-    """
-    page._queue.sleep_when_free, page._queue.progress_update_sleep_when_free = 0.02, 0.1
 
 
 def _warm(engine: Any) -> None:

@@ -18,6 +18,7 @@ from .examples import examples_of, start_values
 from .fetching import Fetch, make_fetch
 from .lanes import AS_A, SAME, Lanes
 from .tables import Tables
+from .toast import make_toasts
 
 PACES = {"full speed": 0.0, "20 passes/s": 20.0, "10 passes/s": 10.0, "5 passes/s": 5.0, "2 passes/s": 2.0, "1 pass/s": 1.0}
 ORDERS = {"A, then B": False, "A and B in turn": True}
@@ -80,6 +81,7 @@ class Parts:
     params: Controls
     base: gr.State  # parameters as the chosen preset has them; what differs was changed by hand
     bus: gr.HTML
+    toasts: gr.HTML
     chips: dict[str, gr.Row]  # examples by model; "" for models without their own
     examples: list[tuple[gr.Button, str]]
     buttons: dict[str, gr.Button]  # run, pause, continue, step, stop, reset, copy, same, theme
@@ -106,7 +108,7 @@ def lay_out(tables: Tables, model: str, models: list[str]) -> Parts:
     fetch = make_fetch()
     with gr.Row(elem_id="ps-body"):
         with gr.Column(elem_id="ps-controls"):
-            prompt = gr.Textbox(value=examples_of(model)[0][1], label="Prompt", lines=3, max_lines=3, elem_id="ps-prompt",
+            prompt = gr.Textbox(value=examples_of(model)[0][1], label="Prompt", lines=4, max_lines=4, elem_id="ps-prompt",
                                 placeholder="Write something, or choose an example")  # fmt: skip
             talk = gr.Checkbox(value=False, label="continue the conversation", elem_id="ps-talk", elem_classes=["ps-switch"],
                                info="The prompt follows what was asked and lane A's answers; off begins anew. Default: off.")  # fmt: skip
@@ -125,10 +127,11 @@ def lay_out(tables: Tables, model: str, models: list[str]) -> Parts:
                 buttons["copy"] = gr.Button("copy settings", elem_id="ps-copy", size="sm")
         with gr.Column(elem_id="ps-main"):
             bus = make_bus()
+    toasts = make_toasts()
     return Parts(
         prompt=prompt, talk=talk, fetch=fetch, model=model_box, method_a=method_a, compare=compare, method_b=method_b, preset=preset, preset_b=preset_b,
-        lanes=lanes, side=side, note=note, told=told, plan=plan, pace=pace, order=order, detail=detail, params=params, base=base, bus=bus, chips=chips,
-        examples=examples, buttons=buttons,
+        lanes=lanes, side=side, note=note, told=told, plan=plan, pace=pace, order=order, detail=detail, params=params, base=base, bus=bus,
+        toasts=toasts, chips=chips, examples=examples, buttons=buttons,
     )  # fmt: skip
 
 

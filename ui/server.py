@@ -8,10 +8,10 @@ generator is closed, when the tab goes away, or on stop. `command` answers at on
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
 from typing import Any
 
 from polestar.analysis.projection import layer_points
@@ -24,10 +24,12 @@ from .forks import show_trace
 from .line import Line
 from .pipe import POLL, TICK, Pipes, wait_for_first_draw
 from .points import Projector
+from .quiet import Quiet
 from .runs import Request, Run
 from .stream import Channel, status
 
 log = logging.getLogger("polestar.ui")
+AWAY = 0.5  # seconds after which gradio's event looks whether the tab's own stream is still there
 
 
 class Tab:
@@ -75,6 +77,7 @@ class Server:
         self.shelf = Shelf()
         self.pipes = Pipes()
         self.fetcher = Fetcher()
+        self.quiet = Quiet()
         self.tables: Any = None  # methods and models, as the page has them
         self.commands: dict[str, Callable[[Tab, dict[str, Any]], Any]] = {
             "stop": lambda tab, _: tab.stop(),
@@ -171,7 +174,7 @@ class Server:
         tab.desk.show({})
         tab.channel.begin(*tab.desk.said(), status("queued", "waiting for the model"))
         tab.traces, tab.waiting, tab.next = {}, set(), None
-        async with aclosing(self._decode(tab, Run(tab.channel, self.engine, request, tab.desk))) as values:
+        async with contextlib.aclosing(self._decode(tab, Run(tab.channel, self.engine, request, tab.desk))) as values:
             async for value in values:
                 yield value
 
@@ -192,7 +195,10 @@ class Server:
                 value = tab.channel.take() if tab.pipe is None else None
                 if value is not None:
                     yield value
-                await asyncio.sleep(POLL if value is None and tab.pipe is None else TICK)
+                if tab.pipe is not None and not task.done():
+                    await asyncio.wait((task,), timeout=AWAY)
+                else:
+                    await asyncio.sleep(POLL if value is None and tab.pipe is None else TICK)
             closed = False
         finally:
             if closed:
@@ -216,9 +222,8 @@ class Server:
             else:
                 tab.channel.put(self.pipes.open(tab), run=run.name)
                 tab.drawn.clear()
-                run.start(ticket.leave, lambda: wait_for_first_draw(tab))
-            while run.alive:
-                await asyncio.sleep(POLL if tab.pipe is None else TICK)
+                with self.quiet:
+                    await _finish(run, ticket, lambda: wait_for_first_draw(tab))
         finally:
             run.stop()
             if not run.alive:
@@ -229,7 +234,7 @@ class Server:
         tab = self.tab(session)
         if tab.next is not None:
             run, tab.next = tab.next, None
-            async with aclosing(self._decode(tab, run)) as values:
+            async with contextlib.aclosing(self._decode(tab, run)) as values:
                 async for value in values:
                     yield value
         elif tab.pump is None:
@@ -248,6 +253,21 @@ class Server:
         while tab.pump is me and tab.pipe is None and (value := tab.channel.take()) is not None:
             yield value
             await asyncio.sleep(TICK)
+
+
+async def _finish(run: Run, ticket: Any, before_first: Any) -> None:
+    """A run from its first pass to its end."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    def done() -> None:
+        ticket.leave()
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it whoever waited
+            loop.call_soon_threadsafe(ended.set)
+
+    run.start(done, before_first)
+    await ended.wait()
+    while run.alive:  # the thread's last moment
+        await asyncio.sleep(POLL / 10)
 
 
 def _waiting(place: int) -> str:

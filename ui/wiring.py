@@ -20,10 +20,11 @@ from .layout import DETAILS, ORDERS, PACES, Parts
 from .runs import Request
 from .server import Server
 from .tables import Tables
+from .toast import toast
 
 QUICK = {"queue": False, "show_progress": "hidden", "trigger_mode": "multiple", "api_visibility": "private"}
 STREAM = {"show_progress": "hidden", "trigger_mode": "multiple", "concurrency_limit": None, "api_visibility": "private"}
-LIVE = {**STREAM, "trigger_mode": "always_last"}  # through the queue, which is what carries gr.Info to the page
+LIVE = {**QUICK, "trigger_mode": "always_last"}
 FLIP = "() => { const c = document.body.classList; const dark = c.toggle('dark'); c.toggle('light', !dark); }"
 
 
@@ -66,9 +67,7 @@ def _runs(tables: Tables, parts: Parts, server: Server) -> None:
 
     def fill(wanted: str, *given):
         updates, said, lanes = settings.fill(tables, parts, json.loads(wanted)[1], _read(parts, given))
-        if said:
-            gr.Warning("; ".join(said[:3]), duration=8)
-        return [*updates, *_beside(lanes)]
+        return [*updates, *_beside(lanes), toast("; ".join(said[:3])) if said else gr.skip()]
 
     def press(name: str):
         def act(http: gr.Request) -> None:
@@ -78,7 +77,7 @@ def _runs(tables: Tables, parts: Parts, server: Server) -> None:
 
     inputs = [*first, *_lanes(parts)]
     gr.on([parts.buttons["run"].click, parts.prompt.submit], run, inputs, parts.bus, **STREAM)
-    wish.change(fill, [wish, *_lanes(parts)], [*settings.outputs(parts), *_outputs(parts)], **LIVE)
+    wish.change(fill, [wish, *_lanes(parts)], [*settings.outputs(parts), *_outputs(parts), parts.toasts], **LIVE)
     parts.buttons["copy"].click(None, [parts.note, *settings.outputs(parts)], None, js=settings.COPY % json.dumps(settings.names(parts)))
     parts.bus.command(command, None, wish, **QUICK).then(drain, None, parts.bus, **STREAM)
     for name in ("pause", "continue", "step", "stop"):
@@ -98,10 +97,7 @@ def _live(parts: Parts, server: Server) -> None:
             if param.live != "run":
                 moved = param.default if value in (None, "") else value
                 sentence = server.set(server.tab(http.session_hash), name, moved, reach(note, name) if both else None) or sentence
-            if sentence:
-                gr.Warning(sentence, duration=6)
-                return gr.update(value=value)
-            return gr.skip()
+            return (gr.update(value=value), toast(sentence)) if sentence else gr.skip()
 
         return act
 
@@ -110,8 +106,7 @@ def _live(parts: Parts, server: Server) -> None:
             held, sentence = hold(parts.params.params[name], value)
             if not half_written(parts.params.params[name], value):
                 return gr.skip()
-            gr.Warning(sentence, duration=6)
-            return gr.update(value=held)
+            return gr.update(value=held), toast(sentence)
 
         return act
 
@@ -121,9 +116,9 @@ def _live(parts: Parts, server: Server) -> None:
     gr.on([c.input for c in parts.params.components], tell, _lanes(parts), [parts.told, parts.buttons["same"], parts.plan], **LIVE)
     for name, component in parts.params.of.items():
         if parts.params.params[name].live != "run" or isinstance(component, (gr.Slider, gr.Number)):
-            component.input(setter(name), [component, parts.compare, parts.note], component, **LIVE)
+            component.input(setter(name), [component, parts.compare, parts.note], [component, parts.toasts], **LIVE)
         if isinstance(component, gr.Slider) and limits(parts.params.params[name])[0] > 0:
-            component.release(finisher(name), component, component, **LIVE)
+            component.release(finisher(name), component, [component, parts.toasts], **LIVE)
 
     def set_pace(value: str, http: gr.Request) -> None:
         server.set(server.tab(http.session_hash), "pace", PACES[value])
@@ -132,13 +127,11 @@ def _live(parts: Parts, server: Server) -> None:
 
     def keep_k(clusters: Any, k: Any):
         update, sentence = hold_k(hold(parts.params.params["K"], clusters)[0], k)
-        if sentence:
-            gr.Info(sentence, duration=6)
-        return update
+        return update, toast(sentence) if sentence else gr.skip()
 
     of = parts.params.of
     if "K" in of and "k" in of:
-        gr.on([of["K"].input, of["k"].input], keep_k, [of["K"], of["k"]], of["k"], **LIVE)
+        gr.on([of["K"].input, of["k"].input], keep_k, [of["K"], of["k"]], [of["k"], parts.toasts], **LIVE)
 
 
 def _choices(parts: Parts, server: Server) -> None:
