@@ -21,8 +21,8 @@ def test_a_breakpoint_pauses_at_its_pass_says_so_and_continue_goes_on(engine):
         assert [s["i"] for s in p.steps()] == [0, 1, 2, 3]
         assert p.text == "breakpoint 1 (pass 3) at pass 3, block 0"
         first, second = p.of("breakpoints")[-1]["list"]
-        assert first == {"id": 1, "text": "pass 3", "enabled": True, "fired": p.text}
-        assert second == {"id": 2, "text": "pass 4", "enabled": False, "fired": None}
+        assert first == {"id": 1, "text": "pass 3", "enabled": True, "fired": p.text, "position": None}
+        assert second == {"id": 2, "text": "pass 4", "enabled": False, "fired": None, "position": None}
         p.send(cmd="continue")
         assert await p.ends() == "done"
         assert p.of("breakpoints")[-1]["list"][0]["fired"] is None
@@ -71,6 +71,24 @@ def test_a_step_past_a_breakpoint_says_what_is_true_then(engine):
         await p.until(lambda: len(p.steps()) == 6)
         await p.settle()
         assert p.text == "breakpoint 2 (pass 5) at pass 5, block 0", "and the one that it meets"
+        p.send(cmd="stop")
+        await p.ends()
+
+    play(engine, scene)
+
+
+def test_a_position_is_listed_and_holds_in_a_later_run_that_is_longer(engine):
+    async def scene(p: Page):
+        p.run(small())
+        await p.ends()
+        beyond = p.of("header")[-1]["header"]["length"]
+        p.send(cmd="breakpoint", op="add", breakpoint={"position": beyond})
+        await p.until(lambda: p.of("breakpoints") and p.of("breakpoints")[-1]["list"])
+        assert p.of("breakpoints")[-1]["list"][0]["position"] == beyond
+        p.run(small())
+        assert await p.ends("paused", "done") == "done"
+        p.run(small(lanes={"A": ("polestar", "paper", SMALL | {"gen_length": SMALL["gen_length"] + 8})}))
+        assert await p.ends("paused", "done") == "paused" and f"position {beyond} committed" in p.text
         p.send(cmd="stop")
         await p.ends()
 

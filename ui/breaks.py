@@ -1,8 +1,8 @@
 """Breakpoints of a tab: kept between runs, asked by every lane's session.
 
-Contract: thread-safe. A breakpoint belongs to no run, so its position is checked against a run only by never holding there. `ask(codec)` is what a
-session calls after every pass: it answers what fired, in one sentence, or None. `event()` is the list as the page has it; it names tokens by the
-texts of the model that was asked last.
+Contract: thread-safe. A breakpoint belongs to no run, so its position is checked against a run only by never holding there; the list names it, and the
+page says where what it shows has no such position. `ask(codec)` is what a session calls after every pass: it answers what fired, in one sentence, or
+None. `event()` is the list as the page has it; it names tokens by the texts of the model that was asked last.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ class Book:
             codec = self._codec
         return {
             "type": "breakpoints",
-            "list": [{"id": b.id, "text": _with(b, codec).describe(), "enabled": b.enabled, "fired": fired.get(b.id)} for b in self._all],
+            "list": [
+                {"id": b.id, "text": _with(b, codec).describe(), "enabled": b.enabled, "fired": fired.get(b.id), "position": b.position} for b in self._all
+            ],
         }
 
 

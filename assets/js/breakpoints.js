@@ -2,7 +2,8 @@
  * Breakpoints and stepping: what the run pauses at, and the way to the next or previous event.
  *
  * Contract: `mount(root, store) -> {draw, destroy}`. The list is the server's (event `breakpoints`); the form sends conditions, combined by "and".
- * Stepping back and forward moves on the log at once; where the log ends and the run is paused, forward runs on to the next such event.
+ * Stepping back and forward moves on the log at once; where the log ends and the run is paused, forward runs on to the next such event. A breakpoint belongs to
+ * no run, so any position is taken; one that the runs shown now cannot commit is said beside it.
  */
 
 import {conditionRow} from './conditions.js';
@@ -22,6 +23,16 @@ export function step(store, kind, direction) {
   store.end();
   store.send({cmd: 'step', what: kind, lane});
   return true;
+}
+
+/** Why a breakpoint at a position cannot fire in what is shown now, in one sentence; '' where it can. */
+export function cannotFire(store, position) {
+  const wrong = (log) => (position >= log.header.length ? `is outside the canvas of ${log.header.length} positions` : position < log.P ? `belongs to the prompt of ${log.P} positions` : '');
+  const said = position === null || position === undefined ? [] : store.open.map((lane) => [lane, wrong(store.lanes[lane])]).filter(([, text]) => text);
+  if (!said.length) return '';
+  const all = said.length === store.open.length;
+  if (all && said.every(([, text]) => text === said[0][1])) return `position ${position} ${said[0][1]} shown now; it cannot fire in ${said.length > 1 ? 'these runs' : 'this run'}`;
+  return `position ${position} ${said.map(([lane, text]) => `${text} of lane ${lane}`).join(' and ')}; it cannot fire ${all ? 'in these runs' : 'there'}`;
 }
 
 export function mount(root, store) {
@@ -55,16 +66,20 @@ export function mount(root, store) {
   root.append(el('div', {className: 'h', text: 'Step to'}), el('div', {className: 'steps-grid'}, ...KINDS.map(stepRow)), said,
     el('div', {className: 'h line'}, el('span', {text: 'Breakpoints'}), el('span', {className: 'sp'}), clear), none, list, el('div', {className: 'h', text: 'Pause at'}), quick, form);
 
+  const canvases = () => store.open.map((lane) => [store.lanes[lane].P, store.lanes[lane].header.length]).join(';');
+  let drawnFor = '';
   function draw() {
+    drawnFor = canvases();
     none.hidden = store.breakpoints.length > 0;
     clear.hidden = !store.breakpoints.length;
     list.replaceChildren(...store.breakpoints.map((b) => {
       const id = `bp-${b.id}`;
+      const out = cannotFire(store, b.position);
       const box = el('input', {type: 'checkbox', id, checked: b.enabled !== false, on: {change: () => store.send({cmd: 'breakpoint', op: box.checked ? 'enable' : 'disable', id: b.id})}});
-      return el('li', {className: b.fired ? 'fired' : ''}, box, el('label', {htmlFor: id, text: b.text}, b.fired ? el('span', {className: 'why-fired', text: b.fired}) : null),
+      return el('li', {className: b.fired ? 'fired' : ''}, box, el('label', {htmlFor: id, text: b.text}, b.fired ? el('span', {className: 'why-fired', text: b.fired}) : null, out ? el('span', {className: 'cannot', role: 'note', text: out}) : null),
         el('button', {type: 'button', className: 'ib tiny', 'aria-label': `Remove breakpoint ${b.text}`, text: '×', on: {click: () => store.send({cmd: 'breakpoint', op: 'remove', id: b.id})}}));
     }));
   }
-  const unwatch = store.watch(['lists'], draw);
-  return {draw, destroy() { unwatch(); root.replaceChildren(); }};
+  const undo = [store.watch(['lists'], draw), store.watch(['data'], () => { if (canvases() !== drawnFor) draw(); })];
+  return {draw, destroy() { for (const f of undo) f(); root.replaceChildren(); }};
 }

@@ -60,6 +60,35 @@ def test_breakpoints_are_made_from_the_form_listed_switched_and_removed(tab):
     assert last(tab) == {"cmd": "breakpoint", "op": "clear"}
 
 
+def test_a_breakpoint_that_cannot_fire_in_what_is_shown_says_so(tab):
+    listed = {"type": "breakpoints", "list": [{"id": 1, "text": "a commit at position 900", "enabled": True, "fired": None, "position": 900}]}
+    feed(tab, synth.messages(end=False, compare=False))
+    panel = open_panel(tab, "Breakpoints")
+    note = panel.get_by_role("note")
+    push(tab, listed)
+    length, prompt = tab.evaluate("() => [page.store.lanes.A.header.length, page.store.lanes.A.P]")
+    assert note.inner_text() == f"position 900 is outside the canvas of {length} positions shown now; it cannot fire in this run"
+    for position, said in ((length, True), (length - 1, False), (prompt, False), (prompt - 1, True), (None, False)):
+        listed["list"][0]["position"] = position
+        push(tab, listed)
+        assert note.count() == said, position
+    listed["list"][0]["position"] = 0
+    push(tab, listed)
+    assert note.inner_text() == f"position 0 belongs to the prompt of {prompt} positions shown now; it cannot fire in this run"
+    listed["list"][0]["position"] = length
+    push(tab, listed)
+    header = tab.evaluate("() => page.store.lanes.A.header")
+    push(tab, {"type": "header", "lane": "B", "header": {**header, "gen_length": header["gen_length"] + 8, "length": length + 8}})
+    assert note.count() == 1 and note.inner_text() == f"position {length} is outside the canvas of {length} positions of lane A; it cannot fire there"
+    push(tab, {"type": "header", "lane": "A", "header": {**header, "gen_length": header["gen_length"] + 8, "length": length + 8}})
+    assert note.count() == 0, "a longer run has the position, and the note goes without a new list"
+    listed["list"][0]["position"] = 900
+    push(tab, listed)
+    assert note.count() == 1 and "in these runs" in note.inner_text()
+    push(tab, {"type": "reset"})
+    assert "position 900" in panel.locator(".rows").text_content() and note.count() == 0, "with no run shown there is nothing to say"
+
+
 def test_every_condition_is_one_the_engine_accepts(tab):
     from polestar.breakpoints import Breakpoint
 
