@@ -34,6 +34,12 @@ class Param:
     wanted: str = ""
     live: str = "pass"
     expert: bool = False  # shown on the page only under "more"
+    label: str = ""  # what people read, where the symbol alone would not do
+
+    @property
+    def called(self) -> str:
+        """What people read: on the page's control, in lane heads, comparisons and labels of forks."""
+        return self.label or self.symbol
 
     def parse(self, value: Any) -> Any:
         """`value` (a number, or text from the command line) as this parameter's kind. Raises ValueError in one sentence."""
@@ -85,9 +91,9 @@ def _params(*params: Param) -> dict[str, Param]:
 
 # Parameters that every method shares, or that Polestar owns. A method's own file declares the rest.
 PARAMS: dict[str, Param] = _params(
-    Param(name="gen_length", symbol="L_G", kind=int, default=256, minimum=1, maximum=8192, step=1, group="length", live="run",
+    Param(name="gen_length", symbol="L_G", label="length", kind=int, default=256, minimum=1, maximum=8192, step=1, group="length", live="run",
           help="How many tokens are generated; the canvas holds this many [MASK] after the prompt."),
-    Param(name="block_length", symbol="B", kind=int, default=32, minimum=1, maximum=8192, step=1, group="length", live="block",
+    Param(name="block_length", symbol="B", label="block length", kind=int, default=32, minimum=1, maximum=8192, step=1, group="length", live="block",
           help="How many positions are decoded together before moving right; a last block may be shorter."),
     Param(name="K", symbol="K", kind=int, default=8, minimum=1, maximum=64, step=1, group="cache", live="block",
           help="How many centroids summarise the hidden states of the local window."),
@@ -110,11 +116,11 @@ PARAMS: dict[str, Param] = _params(
           help="Steepness of the drift gate: a token is committed when its drift delta reaches α (τ_s - c)²."),
     Param(name="h", symbol="h", kind=int, default=5, minimum=0, maximum=1024, step=1, group="commit", live="pass",
           help="How many past passes make the mean that drift is compared with; 0 compares with nothing."),
-    Param(name="cache_refresh", symbol="Polestar-Cache", kind=bool, default=True, group="cache", live="block",
+    Param(name="cache_refresh", symbol="Polestar-Cache", label="cache", kind=bool, default=True, group="cache", live="block",
           help="Refresh drifting clusters and recompute only the window at every other block entry; off is Fast-dLLM's dual cache."),
-    Param(name="drift_commit", symbol="current-block commit", kind=bool, default=True, group="commit", live="pass",
+    Param(name="drift_commit", symbol="current-block commit", label="drift", kind=bool, default=True, group="commit", live="pass",
           help="Commit tokens of the current block on drift events."),
-    Param(name="suffix_commit", symbol="suffix commit", kind=bool, default=True, group="commit", live="pass",
+    Param(name="suffix_commit", symbol="suffix commit", label="suffix", kind=bool, default=True, group="commit", live="pass",
           help="Pre-commit confident positions after the block out of a refresh's update packet."),
     Param(name="temperature", symbol="T", kind=float, default=0.0, minimum=0.0, maximum=10.0, step=0.05, group="run", live="pass",
           help="Gumbel noise on the choice of tokens; 0 always takes the most likely. Confidence stays the softmax probability."),
@@ -141,6 +147,15 @@ PARAMS: dict[str, Param] = _params(
     Param(name="exclude_mask", symbol="exclude [MASK]", kind=bool, default=True, group="commit", live="pass", expert=True,
           help="Never let [MASK] be the chosen token (Equation 1)."),
 )
+
+
+
+def parameter_names(method: str) -> dict[str, str]:
+    """What people read for each parameter of a method (`Param.called`), by name; empty for a method that this version does not know."""
+    from polestar.decoders import METHODS  # the table of methods imports this module
+
+    return {name: param.called for name, param in METHODS[method].specs.items()} if method in METHODS else {}
+
 
 SHARED = ("gen_length", "block_length", "temperature", "seed", "exclude_mask")
 

@@ -9,6 +9,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+from polestar.config import parameter_names
 from polestar.trace.compare import compare_traces
 from polestar.trace.trace import Trace
 
@@ -121,13 +122,14 @@ class RunTree:
 
 
 def describe(trace: Trace) -> str:
-    """A short name of a run: its method and, of a fork, what was changed."""
+    """A short name of a run: its method and, of a fork, what was changed, by the names that people read."""
     h, parent = trace.header, trace.header.parent
     name = h.title or h.method
     if not parent:
         return name
     what = [name] if parent.get("switched") else []
-    what += [f"{n} = {v}" for n, v in (parent.get("changes") or {}).items()]
+    names = parameter_names(h.method)
+    what += [f"{names.get(n, n)} = {('off', 'on')[v] if isinstance(v, bool) else v}" for n, v in (parent.get("changes") or {}).items()]
     edits = len(parent.get("edits") or ())
     if edits:
         what.append("1 edit" if edits == 1 else f"{edits} edits")

@@ -310,7 +310,7 @@ def test_a_tree_of_runs(llada):
     edited = tree.add(finish(fork(llada, trace, 6, edits={masked: 9})), parent=root.id)
     deeper = tree.add(finish(fork(llada, low.trace, 5, method="vanilla")), parent=low.id)
     other = tree.add(trace, label="mine")
-    assert [low.label, edited.label, other.label] == ["tau_s = 0.3 from pass 4", "1 edit from pass 6", "mine"]
+    assert [low.label, edited.label, other.label] == ["τ_s = 0.3 from pass 4", "1 edit from pass 6", "mine"]
     assert deeper.label == "Vanilla from pass 5" and deeper.at_pass == 5
     assert [n.id for n in tree.path(deeper.id)] == [root.id, low.id, deeper.id]
     assert {n.id for n in tree.leaves()} == {edited.id, deeper.id, other.id}

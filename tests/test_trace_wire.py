@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -77,6 +78,15 @@ def test_the_header_has_every_field_of_the_contract():
     assert {"method", "title", "preset", "config", "model", "revision", "device", "dtype", "prompt_ids", "gen_length", "block_length", "n_layers", "n_heads",
             "mask_id", "eos_ids", "prompt_length", "length", "blocks", "level", "live", "versions"} <= set(w)  # fmt: skip
     assert (w["prompt_length"], w["length"], w["blocks"], w["live"], w["config"]["tau_upd"]) == (2, 10, [[2, 6], [6, 10]], True, "inf")
+
+
+def test_the_header_names_parameters_as_people_read_them():
+    names = strict(json.dumps(encode_header(header())))["names"]
+    assert {n: names[n] for n in ("tau_s", "gen_length", "drift_commit", "window_prefix", "k")} == {
+        "tau_s": "τ_s", "gen_length": "length", "drift_commit": "drift", "window_prefix": "Ω prefix", "k": "k",
+    }  # fmt: skip
+    assert encode_header(replace(header(), method="dllm-cache"))["names"]["prompt_interval"] == "K_p", "the method's own name"
+    assert encode_header(replace(header(), method="of another version"))["names"] == {}
 
 
 def test_metrics_have_every_field_of_the_contract():

@@ -42,7 +42,7 @@ def test_forks_with_an_edit_another_method_and_a_parameter_form_a_tree(engine):
         await p.until(lambda: p.of("branches") and len(p.of("branches")[-1]["list"]) == 4)
         await p.ends()
         nodes = p.of("branches")[-1]["list"]
-        assert [n["parent"] for n in nodes] == [None, "b1", "b2", "b2"] and nodes[3]["label"] == "tau_s = 0.5 from pass 3"
+        assert [n["parent"] for n in nodes] == [None, "b1", "b2", "b2"] and nodes[3]["label"] == "τ_s = 0.5 from pass 3"
         p.send(cmd="branch", id="b1", lane="B")
         await p.until(lambda: p.state == "replay")
         assert p.commits("B") and {n["id"]: n["lane"] for n in p.of("branches")[-1]["list"]} == {"b1": "B", "b2": None, "b3": None, "b4": "A"}

@@ -23,7 +23,7 @@ RANGES = {
     "window_suffix": (0, 8), "alpha": (0, 50), "h": (0, 32), "temperature": (0, 2), "tau_s": (0, 1.05), "tau_suf": (0, 1.05),
 }  # fmt: skip
 STEPS = {"gen_length": 8}
-SHORT = {"gen_length": "length", "block_length": "B", "cache_refresh": "cache", "drift_commit": "drift", "suffix_commit": "suffix"}
+SHORT = {"block_length": "B"}  # where there is no room for the name
 GROUPS = {"cache": "Cache", "commit": "Commit", "method": "Method", "length": "Run", "run": "Run"}
 
 
@@ -64,7 +64,7 @@ def classes(on: bool, *own: str) -> list[str]:
 
 def make_control(param: Param, visible: bool, value: Any) -> gr.components.Component:
     """The native control of a parameter, at `value`."""
-    common = {"label": SHORT.get(param.name, param.symbol), "info": help_of(param), "visible": visible, "elem_classes": ["ps-param"],
+    common = {"label": SHORT.get(param.name, param.called), "info": help_of(param), "visible": visible, "elem_classes": ["ps-param"],
               "elem_id": f"ps-{param.name}", "interactive": True}  # fmt: skip
     if param.kind is bool:
         return gr.Checkbox(value=value, **{**common, "elem_classes": ["ps-switch"]})
@@ -226,7 +226,7 @@ def hold(param: Param, value: Any) -> tuple[Any, str]:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or low <= value <= high:
         return value, ""
     held = param.kind(low if value < low else high)
-    name = SHORT.get(param.name, param.symbol)
+    name = SHORT.get(param.name, param.called)
     return held, f"{name} = {value:.10g} is outside {low:.10g} to {high:.10g}; {name} is {held:.10g} now."
 
 

@@ -55,7 +55,7 @@ def methods_event(tables: Any) -> dict[str, Any]:
     out = []
     for m in tables.methods.values():
         params = [
-            {"name": p.name, "symbol": p.symbol, "help": p.help, "default": p.default, "kind": p.kind.__name__, "choices": p.choices} for p in m.specs.values()
+            {"name": p.name, "symbol": p.called, "help": p.help, "default": p.default, "kind": p.kind.__name__, "choices": p.choices} for p in m.specs.values()
         ]
         out.append({"name": m.name, "title": m.title, "params": params, "presets": m.presets})
     return {"type": "methods", "list": plain(out)}

@@ -13,12 +13,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .controls import SHORT, Controls, shown, written
+from .controls import Controls, shown, written
 
 SAME = ""  # the preset of a lane B that has none of its own
 AS_A = "B: set as lane A"  # what is said of it
 START = json.dumps({"shown": "A", "own": {}})  # a note of nothing
-WORDS = {"block_length": "block length"}  # where the control's label is too short to stand alone
 
 
 def reach(note: str, name: str) -> tuple[str, ...]:
@@ -115,7 +114,7 @@ class Lanes:
         if not self.both:
             return ""
         parts = [f"preset {self.preset_b}"] if self.preset_b else []
-        parts += [f"{WORDS.get(n) or SHORT.get(n, self.controls.params[n].symbol)} {shown(v)}" for n, v in self.differs().items()]
+        parts += [f"{self.controls.params[n].called} {shown(v)}" for n, v in self.differs().items()]
         return f"B: {', '.join(parts)}" if parts else AS_A
 
     # ---- what the person does -------------------------------------------------------------------------------------------------

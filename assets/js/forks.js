@@ -7,7 +7,7 @@
 
 import {el, say} from './dom.js';
 import {tokenName} from './describe.js';
-import {NAMES, forkParams, paramsOf} from './params.js';
+import {forkParams, nameOf, paramsOf} from './params.js';
 
 /** Put text (or null: [MASK]) at a position in the draft and show the form. */
 export function draftEdit(store, pos, value) {
@@ -49,16 +49,17 @@ export function mount(root, store) {
     el('div', {className: 'h', text: 'Branches'}), none, tree);
 
   const source = () => store.lanes[store.focus];
-  const symbol = (name) => NAMES[name] || store.methods.flatMap((m) => m.params || []).find((x) => x.name === name)?.symbol || name;
+  /** What people read for a parameter of the fork's method, or of the one that it leaves. */
+  const symbol = (name) => paramsOf(store.methods, store.draft.method || source()?.header.method)?.[name]?.symbol || nameOf(source(), name);
 
   /** Fork by another method: changes of parameters that it does not have go, and that is said. */
   function choose(name) {
     const d = store.draft;
     const has = paramsOf(store.methods, name || source()?.header.method);
     const gone = has ? [...d.changes.keys()].filter((n) => !(n in has)) : [];
+    say(dropped, gone.length ? `${method.selectedOptions[0].textContent} has no ${gone.map(symbol).join(', ')}: taken out` : '');
     for (const n of gone) d.changes.delete(n);
     d.method = name;
-    say(dropped, gone.length ? `${method.selectedOptions[0].textContent} has no ${gone.map(symbol).join(', ')}: taken out` : '');
     store.touch('lists');
   }
 

@@ -1,11 +1,11 @@
 /**
  * Parameters in force at a pass: the header's, with every change of the log up to that pass applied; and those that a fork by another method begins with.
  *
- * Contract: pure; `paramsAt(log, p)` -> {tau_s, tau_suf, alpha, h, ...} as recorded, missing ones undefined; `paramsOf(methods, name)` -> {name: {symbol, help,
+ * Contract: pure; `nameOf(log, name)` -> what people read for a parameter of a lane's method; `paramsAt(log, p)` -> {tau_s, tau_suf, alpha, h, ...} as recorded, missing ones undefined; `paramsOf(methods, name)` -> {name: {symbol, help,
  * default, kind, choices}} or null where the list of methods does not have it; `forkParams(methods, log, p, name)` -> {name: value} by the rule of polestar/fork.py.
  */
 
-export const NAMES = {tau_s: 'τ_s', tau_suf: 'τ_suf', tau_upd: 'τ_upd', alpha: 'α'};
+export const nameOf = (log, name) => log?.header.names?.[name] || name;
 
 export function paramsAt(log, p) {
   const config = {...log.header.config};

@@ -10,6 +10,7 @@ import {el, layer, MONO, setFont, sharp} from './dom.js';
 import {onDrag} from './drag.js';
 import {shade} from './heatmap.js';
 import {noRefresh, passRule} from './describe.js';
+import {nameOf} from './params.js';
 import {passAxis} from './passaxis.js';
 
 const TOP = 8;
@@ -140,7 +141,7 @@ export function mount(root, store, {tip, onRule}) {
     if (s.N !== null) lines.push(['N, tokens of last pass', String(s.N)]);
     if (s.M !== null) lines.push(['M, since last refresh', String(s.M)]);
     if (Number.isFinite(s.dt)) lines.push(['time', `${(s.dt * 1000).toFixed(1)} ms`]);
-    for (const [name, was, now] of s.changes) lines.push([`${name} changed`, `${was} → ${now}`]);
+    for (const [name, was, now] of s.changes) lines.push([`${nameOf(store.lanes[store.focus], name)} changed`, `${was} → ${now}`]);
     tip.show(event.clientX, event.clientY, lines);
   };
   const onLeave = () => tip.hide();

@@ -66,6 +66,8 @@ def dump(value: Any) -> str:
 
 def encode_header(source: Header | Trace, *, live: bool = False) -> dict[str, Any]:
     """HEADER of the stream. `live` is True while the decode runs, False for a replay."""
+    from polestar.config import parameter_names
+
     h = source.header if isinstance(source, Trace) else source
     out = {
         "method": h.method, "title": h.title or h.method, "preset": h.preset, "config": h.config, "model": h.model,
@@ -73,7 +75,7 @@ def encode_header(source: Header | Trace, *, live: bool = False) -> dict[str, An
         "gen_length": h.gen_length, "block_length": h.block_length, "n_layers": h.n_layers, "n_heads": h.n_heads,
         "mask_id": h.mask_id, "eos_ids": h.eos_ids, "prompt_length": h.prompt_length, "length": h.length, "blocks": h.blocks,
         "level": h.level, "live": bool(live), "seed": h.seed, "shift": h.shift, "versions": h.versions, "parent": h.parent,
-        "created": h.created, "changed": changed(h),
+        "created": h.created, "changed": changed(h), "names": parameter_names(h.method),
     }  # fmt: skip
     return plain(out)
 

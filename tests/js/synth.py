@@ -12,6 +12,7 @@ import json
 
 import numpy as np
 
+NAMES = {"tau_s": "τ_s", "tau_suf": "τ_suf", "tau_upd": "τ_upd", "alpha": "α", "block_length": "block length", "gen_length": "length", "temperature": "T"}
 WORDS = [
     " In",
     " April",
@@ -179,6 +180,7 @@ def decode(
         "level": level,
         "live": live,
         "versions": {},
+        "names": {name: NAMES.get(name, name) for name in config},
     }
     is_polestar = method == "polestar"
     masked = np.ones(L, bool)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 
 import numpy as np
 import pytest
@@ -68,6 +69,29 @@ def test_what_if_judges_every_recorded_pass_again(tab):
     tab.get_by_role("tabpanel", name="Forks").get_by_role("button", name="Fork", exact=True).click()
     assert last(tab)["changes"] == {"tau_s": 0.95, "alpha": 30, "h": 2}
     assert tab.evaluate("() => page.store.whatif") is None, "marks go with the panel"
+
+
+def test_parameters_have_the_names_of_their_controls(tab):
+    from polestar.config import parameter_names
+
+    messages = [json.loads(m) for m in synth.messages()]
+    headers = {e["lane"]: e["header"] for m in messages for e in m["events"] if e["type"] == "header"}
+    config = headers["A"]["config"] | {"drift_commit": True, "window_prefix": 2}
+    own = {"tau_s": 0.8, "gen_length": 64, "drift_commit": False, "window_prefix": 3}
+    for lane, changed in (("A", {}), ("B", own)):
+        headers[lane] |= {"method": "polestar", "preset": "paper", "names": parameter_names("polestar"), "config": config | changed, "changed": changed}
+    step = next(s for m in messages for e in m["events"] if e["type"] == "steps" and e["lane"] == "A" for s in e["steps"] if s["i"] == 3)
+    step["par"] = [["suffix_commit", True, False]]
+    feed(tab, [json.dumps(m) for m in messages])
+    rows = open_panel(tab, "Compare").locator(".sets tbody tr")
+    texts = [row.split("\t") for row in rows.all_inner_texts()]
+    assert texts == [["τ_s", "0.9", "0.8"], ["length", "128", "64"], ["drift", "on", "off"], ["Ω prefix", "2", "3"]]
+    assert tab.locator('section[aria-label="Lane B"] .lane-set').inner_text() == "τ_s 0.8, length 64, drift off, Ω prefix 3"
+    timeline = tab.locator(".tl .cv")
+    width = timeline.bounding_box()["width"]
+    x = tab.evaluate("async (w) => { const a = (await import('/assets/js/passaxis.js')).passAxis(page.store, w); return a.x(3) + a.cw / 2; }", width)
+    timeline.hover(position={"x": x, "y": 20})
+    assert "suffix changed" in tab.get_by_role("tooltip").inner_text()
 
 
 def test_what_if_says_when_the_rule_cannot_be_judged(tab):
