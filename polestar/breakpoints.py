@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from polestar.text import token_named
 from polestar.trace.header import Header
 from polestar.trace.step import Step
 from polestar.trace.trace import Trace
@@ -92,7 +93,7 @@ class Breakpoint:
         unknown = sorted(set(map(str, data)) - {*CONDITIONS, *OTHERS})
         if unknown:
             raise ValueError(f"a breakpoint has no condition {_short(unknown[0])}; use some of {', '.join(CONDITIONS)}")
-        out: dict[str, Any] = {"pieces": _pieces_of(codec)}
+        out: dict[str, Any] = {"pieces": pieces_of(codec)}
         for name in ("block_entry", "refresh", "enabled", "once"):
             if name in data:
                 out[name] = _flag(name, data[name])
@@ -191,17 +192,7 @@ class Breakpoint:
         return None
 
     def _named(self, token: int, trace: Trace | None) -> str:
-        """A token as its text and id; bytes where it is no whole text; the id alone where nobody knows it."""
-        try:
-            raw = b"" if self.pieces is None else self.pieces(token, trace)
-        except (KeyError, IndexError, ValueError, OverflowError):  # no id of this vocabulary
-            raw = b""
-        if not raw:
-            return f"token {token}"
-        try:
-            return f"token {raw.decode()!r} (id {token})"
-        except UnicodeDecodeError:
-            return f"token {raw.hex(' ').upper()} (id {token}, part of a character)"
+        return token_named(token, lambda known: b"" if self.pieces is None else self.pieces(known, trace))
 
     def _about_position(self) -> bool:
         return _about_position({f: getattr(self, f) for f in ("commit", "delta", "confidence", "position", "token", "text")})
@@ -354,7 +345,9 @@ def _about_position(out: Mapping[str, Any]) -> bool:
     return any(out.get(n) is not None for n in ("commit", "delta", "confidence", "position", "token", "text"))
 
 
-def _pieces_of(codec: Any) -> Callable[[int, Trace | None], bytes]:
+def pieces_of(codec: Any) -> Callable[[int, Trace | None], bytes]:
+    """The bytes of a token, of the codec where there is one, else as the trace has them."""
+
     def pieces(token: int, trace: Trace | None) -> bytes:
         if codec is not None:
             return codec.token_bytes(token)

@@ -15,10 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from polestar.breakpoints import pieces_of
 from polestar.config import DecodeConfig
 from polestar.decoders import method_named
 from polestar.driver import Decoder, Planned, decoder_for
 from polestar.session import Session
+from polestar.text import token_named
 from polestar.trace.file import digest
 from polestar.trace.step import Step
 from polestar.trace.trace import Trace
@@ -76,7 +78,7 @@ def fork(
         past = trace[: at_pass + 1]
         decoder.start_from(trace.canvas_at(at_pass).tolist(), at_pass + 1, past[-1].elapsed if past else 0.0)
     else:
-        decoder, past = _restored(loaded, trace, at_pass, level, observe, progress, later)
+        decoder, past = _restored(loaded, trace, at_pass, codec, level, observe, progress, later)
     try:
         if not switched:
             _change(decoder, changes)
@@ -144,7 +146,7 @@ def _set_by_hand(trace: Trace, at_pass: int) -> dict[str, Any]:
 
 
 def _restored(
-    loaded: Any, trace: Trace, at_pass: int, level: str, observe: bool, progress: Callable[[int, int], None] | None, later: bool
+    loaded: Any, trace: Trace, at_pass: int, codec: Any, level: str, observe: bool, progress: Callable[[int, int], None] | None, later: bool
 ) -> tuple[Decoder, list[Step]]:
     """A decoder in the state after `at_pass`, and the passes up to there, made again and checked."""
     header = trace.header
@@ -166,10 +168,11 @@ def _restored(
     for step in trace[first : None if later else at_pass + 1]:
         if step.changes or step.edits:
             decoder.planned[step.index] = Planned(list(step.changes), list(step.edits))
+    bytes_of = pieces_of(codec)
     try:
         for recorded in trace[first : at_pass + 1]:
             again = decoder.step()
-            if difference := _difference(recorded, again):
+            if difference := _difference(recorded, again, lambda token: token_named(token, lambda known: bytes_of(known, trace))):
                 raise ForkError(
                     f"pass {recorded.index} made again {difference}; the recording ({header.model or 'unnamed model'}, {header.dtype} on "
                     f"{header.device}) cannot be reproduced by the model at hand ({decoder.header.model or 'unnamed model'}, "
@@ -184,20 +187,21 @@ def _restored(
     return decoder, past
 
 
-def _difference(recorded: Step, again: Step | None) -> str:
-    """What differs between a pass and its record, in words; "" when nothing that matters does."""
+def _difference(recorded: Step, again: Step | None, named: Callable[[int], str]) -> str:
+    """What differs between a pass and its record, in words; "" when nothing that matters does. `named`: a token in words."""
     if again is None:
         return "found no [MASK], where the record has a pass"
     for word, a, b in (
         ("block", [again.block, again.block_start, again.block_end], [recorded.block, recorded.block_start, recorded.block_end]),
-        ("kind", again.kind, recorded.kind), ("refresh", again.refresh, recorded.refresh), ("edits", again.edits, recorded.edits),
+        ("kind", again.kind, recorded.kind), ("refresh", again.refresh, recorded.refresh),
+        ("edits", *("; ".join(f"{named(t)} at position {p}" for p, t in s.edits) or "none" for s in (again, recorded))),
     ):  # fmt: skip
         if a != b:
             return f"has {word} {a} where the record has {b}"
     mine, theirs = ([(c.position, c.token, c.reason) for c in s.commits] for s in (again, recorded))
     for a, b in zip(mine, theirs, strict=False):
         if a != b:
-            return f"commits token {a[1]} at position {a[0]} ({a[2]}) where the record has token {b[1]} at position {b[0]} ({b[2]})"
+            return f"commits {named(a[1])} at position {a[0]} ({a[2]}) where the record has {named(b[1])} at position {b[0]} ({b[2]})"
     return "" if len(mine) == len(theirs) else f"commits {len(mine)} tokens where the record has {len(theirs)}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,20 @@ _QWEN_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _OPEN, _CLOSE = "\ue000", "\ue001"  # private-use marks that stand for message contents while a template is rendered
+
+
+def token_named(token: int, bytes_of: Callable[[int], bytes]) -> str:
+    """A token in a sentence, by its text and id; by its bytes where it is no whole text; by the id alone where `bytes_of` does not know it."""
+    try:
+        raw = bytes_of(token)
+    except (KeyError, IndexError, ValueError, OverflowError):  # no id of this vocabulary
+        raw = b""
+    if not raw:
+        return f"token {token}"
+    try:
+        return f"token {raw.decode()!r} (id {token})"
+    except UnicodeDecodeError:
+        return f"token {raw.hex(' ').upper()} (id {token}, part of a character)"
 
 
 class TextCodec:

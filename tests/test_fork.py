@@ -1,5 +1,6 @@
 """Forks: the state at a pass is made again and checked; what is changed from there on is changed, and nothing else."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -229,6 +230,9 @@ class Words:
     def encode(self, text):
         return [ord(c) for c in text]
 
+    def token_bytes(self, token):
+        return b"<%d>" % token
+
 
 def test_an_edit_may_be_text_of_one_token(llada):
     trace = recorded(llada)
@@ -252,6 +256,13 @@ def test_a_record_that_is_not_reproduced_is_one_sentence(llada):
         fork(llada, other, 5)
     said = str(problem.value)
     assert said.startswith("pass 3 made again commits token") and "cannot be reproduced" in said and "\n" not in said
+    at = f"at position {c.position} ({c.reason})"
+    other.vocab[c.token + 1] = {"t": " clips"}  # a saved trace has the texts without a codec
+    with pytest.raises(ForkError, match=re.escape(f"commits token {c.token} {at} where the record has token ' clips' (id {c.token + 1}) {at};")):
+        fork(llada.model, other, 5)
+    mine, theirs = (f"token '<{token}>' (id {token}) {at}" for token in (c.token, c.token + 1))
+    with pytest.raises(ForkError, match=re.escape(f"commits {mine} where the record has {theirs};")):
+        fork(llada, other, 5, codec=Words())
     assert len(fork(llada, other, 2).trace) == 3, "before it, the record holds"
     for change in ({"kind": "within"}, {"refresh": True}, {"commits": []}):
         other = Trace(trace.header, [replace(trace[0], **change), *trace[1:]])

@@ -121,6 +121,8 @@ def test_a_sample_that_another_checkpoint_made_is_not_forked_wrongly(engine, tmp
     trace = load(sample_path("polestar"))
     step = trace.steps[1]
     step.commits = [replace(c, token=c.token + 1) for c in step.commits]
+    codec = engine.codec(engine.load("demo"))
+    was = step.commits[0].token
     trace.save(tmp_path / "other.safetensors")
 
     async def scene(p: Page):
@@ -129,5 +131,6 @@ def test_a_sample_that_another_checkpoint_made_is_not_forked_wrongly(engine, tmp
         p.send(cmd="fork", lane="A", **{"pass": 3})
         await p.until(lambda: p.state == "error")
         assert "pass 1 made again" in p.text or "is not" in p.text or "cannot be reproduced" in p.text
+        assert f"where the record has token {codec.token_bytes(was).decode()!r} (id {was}) at position" in p.text
 
     play(engine, scene, trace=str(tmp_path / "other.safetensors"))
