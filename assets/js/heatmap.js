@@ -203,7 +203,7 @@ export function mount(root, store, {tip}) {
     for (const v of ticks) {
       const at = y + (1 - scale.level(v)) * h;
       ctx.fillRect(x + 8, Math.min(y + h - 1, at), 3, 1);
-      ctx.fillText((scale.isLog && v === scale.logLo ? '≤' : scale.isLog && v === scale.logHi && v === 10 ? '≥' : '') + (v && v < 0.001 ? v.toExponential() : String(v).replace(/^0\./, '.')), x + 13, Math.max(y + 4, Math.min(y + h - 4, at)));
+      ctx.fillText((scale.isLog && v === scale.logLo ? '≤' : scale.isLog && v === scale.logHi && v === 10 ? '≥' : '') + (v && v < 0.001 ? v.toExponential() : String(v).replace(/^0\./, '.')), x + 13, Math.max(y + 6, Math.min(y + h - 4, at))); // the top one clear of the unit above it
     }
     if (scale.unit) ctx.fillText(scale.unit, x - 2, 5.5);
   }

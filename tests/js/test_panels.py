@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 
 import numpy as np
 import pytest
 import synth
-from pages import events_of, feed, last, open_panel, push, select, steps_of
+from browser import open_tab
+from pages import events_of, feed, last, open_panel, push, select, settle, steps_of
 
 
 def reference(header, steps, *, tau=0.9, alpha=10.0, h=5):
@@ -258,6 +260,23 @@ def test_polestar_without_drift_or_refresh_says_not_yet(tab):
     assert shown(1, cache_refresh=True, drift_commit=True) == ["no history yet", "no refresh in this run so far"]
     assert "no history yet" in tab.locator(".why").inner_text()
     assert shown(2, cache_refresh=True, drift_commit=True)[0] == "n/a", "a pass after the entry has drift, or none was kept"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_colour_bars_top_label_stands_clear_of_its_unit(harness, theme):
+    with open_tab(harness, width=1024, height=768) as tab:
+        feed(tab, synth.messages())
+        tab.evaluate("(t) => { document.body.className = t; page.store.flush(); }", theme)
+        settle(tab)
+        rows = tab.locator(".card.drift canvas").first.evaluate(
+            """(c) => { const k = devicePixelRatio, left = (c.clientWidth - 34) * k;
+            const {data, width} = c.getContext('2d').getImageData(left, 0, c.width - left, 45 * k), rows = [];
+            for (let y = 0; y < 45; y++) rows.push(data.subarray(y * width * 4, (y + 1) * width * 4).some((v, i) => i % 4 === 3 && v > 60)); return rows; }"""
+        )
+        runs = [[y for y, _ in run] for inked, run in itertools.groupby(enumerate(rows), lambda r: r[1]) if inked]
+        assert len(runs) == 2, "the unit, and below it the label of the top"
+        assert min(map(len, runs)) >= 6, "both whole"
+        assert runs[1][0] - runs[0][-1] - 1 >= 7
 
 
 def test_a_heatmap_that_grew_equals_one_drawn_at_once(tab):
