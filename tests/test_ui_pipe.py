@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from starlette.testclient import TestClient
 from tests.browser.fake import FakeEngine
 from tests.test_ui_stream import events_of, in_a_loop, request
 from ui import pipe as pipe_module
-from ui.server import Server
+from ui.server import Server, Tab
 
 
 def said(chunk: str) -> list[dict]:
@@ -111,6 +112,66 @@ def test_the_first_pass_waits_until_the_page_has_drawn_the_canvas_but_not_for_lo
     monkeypatch.setattr(pipe_module, "FIRST_DRAW", 30.0)
     in_a_loop(main(True))
     assert waited[True] < 20
+
+
+class Asked(Tab):
+    """A tab that counts how often its stream is asked for."""
+
+    asked = 0
+
+    @property
+    def pipe(self):
+        self.asked += 1
+        return Tab.pipe.fget(self)
+
+    @pipe.setter
+    def pipe(self, stream):
+        Tab.pipe.fset(self, stream)
+
+
+def test_the_wait_for_a_connection_is_woken_and_asks_for_nothing_meanwhile(monkeypatch):
+    def waiting(tab: Tab) -> tuple[threading.Thread, list[float]]:
+        took: list[float] = []
+
+        def wait() -> None:
+            began = time.monotonic()
+            pipe_module.wait_for_first_draw(tab)
+            took.append(time.monotonic() - began)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        return thread, took
+
+    tab = Asked()
+    thread, took = waiting(tab)
+    thread.join(10)
+    assert took[0] >= pipe_module.CONNECT and tab.asked <= 2, "nobody came"
+
+    monkeypatch.setattr(pipe_module, "CONNECT", 30.0)
+    monkeypatch.setattr(pipe_module, "FIRST_DRAW", 30.0)
+    thread, took = waiting(tab)
+    tab.stop()
+    thread.join(10)
+    assert took, "a run that is stopped waits for nobody"
+
+    async def main() -> None:
+        server = Server(FakeEngine(0.001))
+        queue, before, tab, pipe = await opened(server)
+        client = TestClient(Starlette(routes=server.pipes.routes()))
+        assert not tab.connected.is_set()
+        thread, took = waiting(tab)
+        tab.channel.put({"type": "status", "state": "running", "text": "", "place": None})
+        await anext(pipe)
+        assert tab.connected.is_set() and not took, "it is there, and draws"
+        assert client.get("/" + next(e["url"] for e in before if e["type"] == "pipe") + "/drawn").status_code == 204
+        thread.join(10)
+        assert took and took[0] < 20
+        await pipe.aclose()
+        assert not tab.connected.is_set()
+        tab.stop()
+        await queue.aclose()
+
+    in_a_loop(main())
 
 
 def test_only_the_name_that_the_tab_was_told_opens_its_stream_and_only_while_it_is_there():

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
-from time import monotonic, sleep
 from typing import Any
 
 from starlette.requests import Request
@@ -75,6 +74,7 @@ class Pipes:
         tab = self._tabs.get(request.path_params["name"])
         if tab is not None and signed_in(request):
             tab.drawn.set()
+            tab.connected.set()
         return Response(status_code=204)
 
     def routes(self) -> list[Route]:
@@ -87,10 +87,7 @@ def wait_for_first_draw(tab: Any) -> None:
 
     Blocks the calling thread; a page that draws nothing (in the background, or of a client without pipe) costs at most CONNECT or FIRST_DRAW seconds.
     """
-    began = monotonic()
-    while tab.pipe is None and not tab.drawn.is_set() and monotonic() - began < CONNECT:
-        sleep(0.01)
-    if tab.pipe is not None:
+    if tab.connected.wait(CONNECT):
         tab.drawn.wait(FIRST_DRAW)
 
 

@@ -40,13 +40,24 @@ class Tab:
         self.run: Run | None = None
         self.pump: object | None = None  # who sends at present; a new run takes over
         self.task: Any = None  # what drives the run
-        self.pipe: object | None = None  # the stream beside gradio's queue, while the page is connected to it
+        self.connected = threading.Event()  # `pipe` is there, or nobody need wait for it
+        self.pipe = None
         self.drawn = threading.Event()  # the page shows the empty canvas of the run, or need not
         self.ticket: Any = None
         self.desk = Desk(self.channel)
         self.next: Run | None = None  # a run that a command made; the tab's stream begins it
         self.traces: dict[str, Any] = {}  # of an opened trace; those of a run are the run's
         self.waiting: set[object] = set()  # answers that are still being computed
+
+    @property
+    def pipe(self) -> object | None:
+        """The stream beside gradio's queue, while the page is connected to it."""
+        return self._pipe
+
+    @pipe.setter
+    def pipe(self, stream: object | None) -> None:
+        self._pipe = stream
+        (self.connected.clear if stream is None else self.connected.set)()
 
     @property
     def going(self) -> bool:
@@ -60,6 +71,7 @@ class Tab:
     def stop(self) -> None:
         """End the run, wherever it is: waiting, loading or decoding."""
         self.drawn.set()
+        self.connected.set()
         if self.run is not None:
             self.run.stop()
         if self.ticket is not None and (self.run is None or not self.run.alive):
@@ -222,6 +234,8 @@ class Server:
             else:
                 tab.channel.put(self.pipes.open(tab), run=run.name)
                 tab.drawn.clear()
+                if tab.pipe is None:
+                    tab.connected.clear()
                 with self.quiet:
                     await _finish(run, ticket, lambda: wait_for_first_draw(tab))
         finally:
