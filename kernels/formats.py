@@ -107,7 +107,7 @@ def _encode_int2(x: torch.Tensor) -> Encoded:
 
 def _decode_int2(encoded: Encoded) -> torch.Tensor:
     packed, scale = encoded
-    shifts = torch.tensor([6, 4, 2, 0], dtype=torch.uint8, device=packed.device)
+    shifts = torch.arange(6, -1, -2, dtype=torch.uint8, device=packed.device)  # made there: numbers from the host would be waited for
     # Shifting the two bits to the top of a signed byte and back down restores the sign.
     codes = torch.bitwise_left_shift(packed.unsqueeze(-1), shifts).view(torch.int8) >> 6
     return _scaled(codes.flatten(-2).to(torch.float32), scale.to(torch.float32))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,6 +29,9 @@ from polestar.request import check_edits, check_request, versions
 from polestar.state import DecodeError, Planned, Run, not_finite, where_not_finite
 from polestar.trace.step import Commit, ParamChange, Step
 from polestar.trace.trace import Header, Trace
+
+if TYPE_CHECKING:
+    from polestar.graphs import Recordings
 
 
 class Decoder:
@@ -73,6 +76,7 @@ class Decoder:
         if self.inspector is not None:
             self.run.project = self.inspector.project
         self.observer = Observer(self.run) if observe else None
+        self.graphs: Recordings | None = None  # set by `polestar.graphs.use`: passes are recorded and replayed
         self.lock = threading.Lock()
         self.pending: dict[str, Any] = {}
         self.at_block: dict[str, Any] = {}
@@ -215,7 +219,10 @@ class Decoder:
         if wish is not None:
             self.plan = replace(self.plan, attention_for=wish[0], attention_layers=wish[1], attention_before=self.commit.attention_before(run))
         try:
-            result = run.model.run(self.plan, run.canvas.tokens, run.kv, run.clock)
+            if self.graphs is None:
+                result = run.model.run(self.plan, run.canvas.tokens, run.kv, run.clock)
+            else:
+                result = self.graphs.run(run, self.plan)
             run.kv.filled = run.kv.filled or self.plan.rows == (0, run.length)
             self.cache.observe(run, result)
         except ValueError as problem:
@@ -311,7 +318,7 @@ class Decoder:
     def release(self) -> None:
         """Drop keys, values and windows: the decode cannot go on, its log stays."""
         self.run.kv = self.run.extra = None
-        self.cache = self.commit = self.inspector = self.observer = self.plan = None
+        self.cache = self.commit = self.inspector = self.observer = self.plan = self.graphs = None
 
     def warm_up(self) -> None:
         """One untimed full pass on a spare store, so that the first timed pass does not pay for first-use costs."""

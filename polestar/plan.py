@@ -6,6 +6,7 @@ knows no method; a cache policy writes plans; a `LayerHook` lets a policy act be
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,17 @@ class LayerHook:
     A subclass may read the layer's input, run extra rows, replace the row set for later layers, or supply the output of rows
     that it did not compute.
     """
+
+    def begin(self, call: LayerCall) -> None:
+        """Before the first layer."""
+
+    def recording(self) -> Hashable | None:
+        """All that fixes which operations the pass runs, and on which memory (`polestar.graphs`); None where it cannot be recorded."""
+        return None
+
+    def again(self, recorded: LayerHook, replay: Callable[[], None]) -> None:
+        """This pass is that of `recorded`, a hook of equal `recording()`, once more: hand over what differs, replay, take what came out."""
+        replay()
 
     def layer(self, call: LayerCall, layer: int, x: Float[Tensor, "r d"], rows: Rows) -> tuple[Float[Tensor, "r2 d"], Rows]:
         """Run `layer` on hidden states `x` of `rows`; return the next layer's input and its rows."""
@@ -119,6 +131,16 @@ class LayerCall:
             return self.model.layers[layer].scores(queries, keys)
         probs, self.drift = attention_drift(queries, keys, self.before)
         return probs
+
+
+@dataclass(slots=True, kw_only=True)
+class LayersResult:
+    """What the layers of a plan gave, before the head: last-layer hidden states of `rows`, and what the final layer was given."""
+
+    call: LayerCall
+    rows: Rows
+    hidden: Float[Tensor, "r d"]
+    last_input: Float[Tensor, "r d"]
 
 
 @dataclass(slots=True, kw_only=True)

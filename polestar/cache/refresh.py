@@ -3,16 +3,18 @@
 Contract: each layer runs once, on main rows and packet rows together. That is the order of the algorithm: K/V of the packet that comes in and of the
 main rows are written first; proxy attention reads them and selects; then main rows and the selected rows, both queries against the same keys, go
 through attention and MLP as one batch. Weights are read once, so a packet costs a GPU little more than its selection.
-With `fixed` packets nothing here asks the device a question. Time of packet rows in attention and MLP counts as those; "packets" is what remains.
+With `fixed` packets nothing here asks the device a question, and what a pass leaves behind stays where it was: it can be recorded (`polestar.graphs`).
+Time of packet rows in attention and MLP counts as those; "packets" is what remains.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kernels.rope_scatter import scatter_kv
@@ -40,12 +42,29 @@ class RefreshHook(LayerHook):
         self.chosen: list[Bool[Tensor, "K"]] = []
         self.packet: Packet | None = None
         self.joined: Float[Tensor, "b+m d"] | None = None  # main and packet rows after the last layer run
+        self.first: Int[Tensor, "m"] | None = None  # window rows whose embedding changed: what the first layer's packet holds
         if config.refresh_embeddings and policy.changed:
             rows = [i for i, p in enumerate(window.host_positions) if p in policy.changed]
             if rows:
-                self.packet = window.packet(torch.tensor(rows, device=run.model.device))
-                self.packet.hidden = run.model.embed(run.canvas.tokens[self.packet.at.index])
+                padding = min(len(window.host_positions), -(-len(rows) // 16) * 16) - len(rows) if window.fixed else 0
+                self.first = torch.tensor(rows + padding * [-1], device=run.model.device)
         policy.changed.clear()
+
+    def begin(self, call: LayerCall) -> None:
+        if self.first is not None:
+            self.packet = self.window.packet(self.first)
+            self.packet.hidden = call.model.embed(call.tokens[self.packet.at.index])
+
+    def recording(self) -> Hashable | None:
+        if not self.window.fixed or self.offload or self.policy.choose is not None:
+            return None
+        return type(self), self.window, tuple(self.k), tuple(self.sizes), 0 if self.first is None else len(self.first)
+
+    def again(self, recorded: RefreshHook, replay: Callable[[], None]) -> None:
+        if self.first is not None:
+            recorded.first.copy_(self.first)
+        replay()
+        self.drifts, self.chosen, self.packet = recorded.drifts, recorded.chosen, recorded.packet
 
     def layer(self, call: LayerCall, layer: int, x: Float[Tensor, "b d"], rows: Rows) -> tuple[Tensor, Rows]:
         window, packet, b = self.window, self.packet, x.shape[0]

@@ -128,8 +128,15 @@ class LocalWindow:
             self.built = self.side.mark()
 
     def proxy_drift(self, layer: int, kv: KVStore) -> Float[Tensor, "K"]:
-        """Drift of each cluster since the last refresh or the entry (nats); the new proxy attention replaces the old."""
-        self.proxy[layer], score = self.proxy_of(layer, kv, self.proxy[layer])
+        """Drift of each cluster since the last refresh or the entry (nats); the new proxy attention replaces the old.
+
+        With fixed packets in the same memory, where a recorded pass finds it again.
+        """
+        now, score = self.proxy_of(layer, kv, self.proxy[layer])
+        if self.fixed:
+            self.proxy[layer].copy_(now)
+        else:
+            self.proxy[layer] = now
         return score
 
     # -- packets

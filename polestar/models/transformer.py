@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from polestar.cache.kv import KVStore
 from polestar.clock import PhaseClock
-from polestar.plan import ForwardPlan, LayerCall, LayerHook, PassResult, Rows
+from polestar.plan import ForwardPlan, LayerCall, LayerHook, LayersResult, PassResult, Rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,19 +195,30 @@ class Transformer(nn.Module):
     @torch.inference_mode()
     def run(self, plan: ForwardPlan, tokens: Int[Tensor, "L"], kv: KVStore, clock: PhaseClock) -> PassResult:
         """Run one plan: K/V of the fed rows are replaced in `kv`, logits come back for `plan.logits_for` only."""
-        rows = self.rows(plan.rows, kv.length)
+        return self.answer(plan, self.run_layers(plan, self.rows(plan.rows, kv.length), tokens, kv, clock), clock)
+
+    @torch.inference_mode()
+    def run_layers(self, plan: ForwardPlan, rows: Rows, tokens: Int[Tensor, "L"], kv: KVStore, clock: PhaseClock) -> LayersResult:
+        """The part of a plan that does not depend on which positions want logits: from the embedding of `rows`, the plan's, through the last layer."""
         x = self.embed(tokens[rows.span[0] : rows.span[1]] if rows.span else tokens[rows.index])
         layers = plan.attention_layers if plan.attention_layers is not None else frozenset((self.cfg.n_layers - 1,))
         call = LayerCall(self, kv, clock, tokens, plan.attention_for, layers, {}, before=plan.attention_before)
         hook = plan.hook or LayerHook()
+        hook.begin(call)
         for layer in range(self.cfg.n_layers):
             last_input = x
             call.fed.append(len(rows))
             x, rows = hook.layer(call, layer, x, rows)
-        logits = self.logits(x[rows.locate(self.row_for(plan.logits_for))])
+        return LayersResult(call=call, rows=rows, hidden=x, last_input=last_input)
+
+    @torch.inference_mode()
+    def answer(self, plan: ForwardPlan, layers: LayersResult, clock: PhaseClock) -> PassResult:
+        """The head, on the rows that predict the positions of `plan.logits_for`."""
+        call, rows = layers.call, layers.rows
+        logits = self.logits(layers.hidden[rows.locate(self.row_for(plan.logits_for))])
         clock.lap("head")
         return PassResult(
-            hidden=x, rows=rows, logits=logits, attentions=call.attentions, attention_for=plan.attention_for, last_input=last_input,
+            hidden=layers.hidden, rows=rows, logits=logits, attentions=call.attentions, attention_for=plan.attention_for, last_input=layers.last_input,
             layer_rows=call.fed, reason=call.reason, drift=call.drift,
         )
 
