@@ -11,6 +11,7 @@ import ast
 import random
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from polestar.demo.problem import Problem
@@ -108,7 +109,18 @@ def check_function(text: str, expected: Callable[[Any], Any], inputs: list[Any])
     return ""
 
 
-Worked = Callable[[Any], str]  # how the value of an example comes about
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A function to be written: what is asked, one way to write it, and what it must do."""
+
+    kind: str
+    ask: str  # "that adds 3 and then multiplies by 2"
+    argument: str
+    body: str  # lines of code, indented
+    reference: Callable[[Any], Any]
+    inputs: list[Any]  # of the check
+    example: Any  # input of the example in the answer
+    worked: Callable[[Any], str]  # how the value of an input comes about
 
 
 def _sums(values: list[int]) -> str:
@@ -125,8 +137,8 @@ def _sides(values: list[int], side: str, holds: list[bool]) -> str:
     return ", ".join(f"{v} is {'' if yes else 'not '}{side}" for v, yes in zip(values, holds, strict=True))
 
 
-def _scalar(rng: random.Random) -> tuple[str, str, str, str, Callable[[int], int], list[Any], int, Worked]:
-    """kind, request, argument, body, reference, inputs, example input, its working."""
+def _scalar(rng: random.Random) -> Task:
+    """A function of one number."""
     form = rng.choice(["two", "two", "if", "sum"])
     how = manner(rng, form)
     x, y = how.choice(SCALARS), how.choice(LOCALS)
@@ -149,7 +161,7 @@ def _scalar(rng: random.Random) -> tuple[str, str, str, str, Callable[[int], int
             half = {"+": v + a, "-": v - a, "*": v * a}[o1]
             return f"{v} {o1} {a} = {half}, {half} {o2} {b} = {reference(v)}"
 
-        return "two", ask, x, body, reference, [0, 1, 7, 12, 30], rng.randint(9, 15), worked
+        return Task(kind="two", ask=ask, argument=x, body=body, reference=reference, inputs=[0, 1, 7, 12, 30], example=rng.randint(9, 15), worked=worked)
     if form == "if":
         limit, a, b = rng.randint(5, 30), rng.randint(2, 20), rng.randint(2, 5)
         ask = f"that adds {a} to numbers above {limit} and subtracts {b} from the others"
@@ -164,7 +176,16 @@ def _scalar(rng: random.Random) -> tuple[str, str, str, str, Callable[[int], int
         def branch(v: int) -> str:
             return f"{v} is above {limit}, {v} + {a} = {v + a}" if v > limit else f"{v} is not above {limit}, {v} - {b} = {v - b}"
 
-        return "if", ask, x, body, lambda v: v + a if v > limit else v - b, [0, limit - 1, limit, limit + 1, 50], rng.randint(6, 40), branch
+        return Task(
+            kind="if",
+            ask=ask,
+            argument=x,
+            body=body,
+            reference=lambda v: v + a if v > limit else v - b,
+            inputs=[0, limit - 1, limit, limit + 1, 50],
+            example=rng.randint(6, 40),
+            worked=branch,
+        )
     v = how.choice(EACH)
     a = rng.randint(1, 4)
     ask = f"that adds all the numbers from {a} to a given number"
@@ -174,17 +195,30 @@ def _scalar(rng: random.Random) -> tuple[str, str, str, str, Callable[[int], int
         f"    {y} = 0\n    for {v} in range({a}, {x} + 1):\n        {y} = {y} + {v}\n    return {y}",
         f"    {y} = 0\n    for {v} in range({a}, {x} + 1):\n        {y} += {v}\n    return {y}",
     )
-    return "sum", ask, x, body, lambda n: sum(range(a, n + 1)), [5, 6, 10, 13], rng.randint(a + 2, 8), lambda n: _sums(list(range(a, n + 1)))
+    return Task(
+        kind="sum",
+        ask=ask,
+        argument=x,
+        body=body,
+        reference=lambda n: sum(range(a, n + 1)),
+        inputs=[5, 6, 10, 13],
+        example=rng.randint(a + 2, 8),
+        worked=lambda n: _sums(list(range(a, n + 1))),
+    )
 
 
-def _listed(rng: random.Random) -> tuple[str, str, str, str, Callable[[list[int]], Any], list[Any], list[int], Worked]:
-    """kind, request, argument, body, reference, inputs, example input, its working."""
+def _listed(rng: random.Random) -> Task:
+    """A function of a list of numbers."""
     form = rng.choice(["count", "keep", "map", "total", "largest"])
     how = manner(rng, form)
     x, y, v = how.choice(LISTS), how.choice(LOCALS), how.choice(EACH)
     inputs = [[3, 9, 14, 2, 31], [8], [5, 5, 20, 41, 6, 1], [49, 30, 12]]
     example = rng.sample(range(1, 30), rng.choice([3, 4]))
     a = rng.randint(3, 20)
+
+    def task(ask: str, body: str, reference: Callable[[list[int]], Any], worked: Callable[[list[int]], str], example: list[int] = example) -> Task:
+        return Task(kind=form, ask=ask, argument=x, body=body, reference=reference, inputs=inputs, example=example, worked=worked)
+
     if form == "count":
         ask = f"that counts the numbers above {a} in a list"
         body = pick(
@@ -192,7 +226,7 @@ def _listed(rng: random.Random) -> tuple[str, str, str, str, Callable[[list[int]
             f"    {y} = 0\n    for {v} in {x}:\n        if {v} > {a}:\n            {y} += 1\n    return {y}",
             f"    return len([{v} for {v} in {x} if {v} > {a}])",
         )
-        return form, ask, x, body, lambda s: len([i for i in s if i > a]), inputs, example, lambda s: _sides(s, f"above {a}", [i > a for i in s])
+        return task(ask, body, lambda s: len([i for i in s if i > a]), lambda s: _sides(s, f"above {a}", [i > a for i in s]))
     if form == "keep":
         ask = f"that keeps only the numbers below {a} of a list"
         body = pick(
@@ -200,14 +234,14 @@ def _listed(rng: random.Random) -> tuple[str, str, str, str, Callable[[list[int]
             f"    {y} = []\n    for {v} in {x}:\n        if {v} < {a}:\n            {y}.append({v})\n    return {y}",
             f"    return [{v} for {v} in {x} if {v} < {a}]",
         )
-        return form, ask, x, body, lambda s: [i for i in s if i < a], inputs, example, lambda s: _sides(s, f"below {a}", [i < a for i in s])
+        return task(ask, body, lambda s: [i for i in s if i < a], lambda s: _sides(s, f"below {a}", [i < a for i in s]))
     if form == "map":
         op, word = rng.choice([("+", "adds {} to every number"), ("*", "multiplies every number by {}")])
         a = rng.randint(2, 3) if op == "*" else a
         ask = "that " + word.format(a) + " of a list"
         body = pick(how, f"    {y} = []\n    for {v} in {x}:\n        {y}.append({v} {op} {a})\n    return {y}", f"    return [{v} {op} {a} for {v} in {x}]")
         worked = lambda s: ", ".join(f"{i} {op} {a} = {i + a if op == '+' else i * a}" for i in s)  # noqa: E731
-        return form, ask, x, body, lambda s: [i + a if op == "+" else i * a for i in s], inputs, example, worked
+        return task(ask, body, lambda s: [i + a if op == "+" else i * a for i in s], worked)
     if form == "total":
         ask = f"that adds up a list and then adds {a}"
         body = pick(
@@ -216,7 +250,7 @@ def _listed(rng: random.Random) -> tuple[str, str, str, str, Callable[[list[int]
             f"    return sum({x}) + {a}",
             f"    {y} = sum({x})\n    return {y} + {a}",
         )
-        return form, ask, x, body, lambda s: sum(s) + a, inputs, rng.sample(range(1, 15), 2), lambda s: _sums([*s, a])
+        return task(ask, body, lambda s: sum(s) + a, lambda s: _sums([*s, a]), example=rng.sample(range(1, 15), 2))
     ask = f"that finds the largest number of a list and adds {a} to it"
     body = pick(
         how,
@@ -224,33 +258,34 @@ def _listed(rng: random.Random) -> tuple[str, str, str, str, Callable[[list[int]
         f"    {y} = max({x})\n    return {y} + {a}",
         f"    {y} = 0\n    for {v} in {x}:\n        if {v} > {y}:\n            {y} = {v}\n    return {y} + {a}",
     )
-    return form, ask, x, body, lambda s: max(s) + a, inputs, example, lambda s: f"the largest is {max(s)}, {max(s)} + {a} = {max(s) + a}"
+    return task(ask, body, lambda s: max(s) + a, lambda s: f"the largest is {max(s)}, {max(s)} + {a} = {max(s) + a}")
 
 
 def problem(rng: random.Random) -> Problem:
     """A function of one argument, with an example."""
-    kind, ask, argument, body, reference, inputs, example, worked = (_scalar if rng.random() < 0.5 else _listed)(rng)
+    task = (_scalar if rng.random() < 0.5 else _listed)(rng)
     name = rng.choice(FUNCTIONS)
     given = rng.random() < 0.6
-    prompt = (f"Write a Python function {name} " if given else pick(rng, "Write a Python function ", "Write a small function in Python ")) + ask + "."
-    how = manner(rng, "code", kind, given, prompt.split()[2])
+    prompt = (f"Write a Python function {name} " if given else pick(rng, "Write a Python function ", "Write a small function in Python ")) + task.ask + "."
+    how = manner(rng, "code", task.kind, given, prompt.split()[2])
     intro = pick(
         how,
         "",
         "",
         "Here is the function.\n",
         f"The function is called {name}.\n",
-        f"Here is {name}, a function {ask}.\n",
-        f"This function takes {argument}.\n",
+        f"Here is {name}, a function {task.ask}.\n",
+        f"This function takes {task.argument}.\n",
     )
-    value = reference(example)
-    closing = pick(how, "For example", "To test it") + f": {worked(example)}. So {name}({example}) " + pick(how, "is", "gives", "returns") + f" {value}."
+    value = task.reference(task.example)
+    closing = pick(how, "For example", "To test it") + f": {task.worked(task.example)}. "
+    closing += f"So {name}({task.example}) " + pick(how, "is", "gives", "returns") + f" {value}."
     if how.random() < 0.3:
-        closing = f"The argument is called {argument}. " + closing
-    answer = f"{intro}def {name}({argument}):\n{body}\n\n{closing}"
+        closing = f"The argument is called {task.argument}. " + closing
+    answer = f"{intro}def {name}({task.argument}):\n{task.body}\n\n{closing}"
 
     def check(text: str) -> str:
-        why = check_function(text, reference, inputs)
+        why = check_function(text, task.reference, task.inputs)
         return why or ("" if not given or f"def {name}(" in text else "the function has another name")
 
-    return Problem("code", kind, prompt, answer, check)
+    return Problem("code", task.kind, prompt, answer, check)
