@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from kernels import _dispatch
+from polestar import graphs
 from polestar.bench import gpu, gpu_decode, gpu_kernels, straight
 from polestar.bench.kernel_cases import Shape
 from polestar.cache.offload import HostRows, SideStream
 from polestar.cache.refresh import RefreshHook
 from polestar.models.transformer import ModelConfig, Transformer
+from tests.tape import TapeRecorder
 
 SMALL = Shape(name="small", n_layers=2, d_model=64, n_heads=4, n_kv_heads=2, head_dim=16, W=12, K=3, m=5, B=4, L=40)
 
@@ -121,6 +123,45 @@ def test_the_straightforward_path_fetches_packed_states_only_when_it_needs_them(
         gpu_decode.decode(model, gpu_decode.prompt_for(config(), 20), values, level="off", prepare=prepare)
         assert set(ahead) == expected
         ahead.clear()
+
+
+def test_arms_with_recorded_passes(monkeypatch):
+    """On tapes in place of CUDA graphs: same passes, same tokens, replayed where the arm says so; a CPU by itself records nothing."""
+    model, tokens, run = gpu_decode.random_model(config(), torch.device("cpu"), torch.float32), [], gpu_decode.decode
+    prompt = gpu_decode.prompt_for(config(), 20)
+    assert gpu_decode.recorder(model) is None
+
+    def record(decoder):
+        decoder.cache.fixed = True
+        return graphs.use(decoder, TapeRecorder())
+
+    def told(*args, **kwargs):
+        found = run(*args, **kwargs)
+        tokens.append(found["tokens"])
+        return found
+
+    seen, release = [], gpu_decode.Decoder.release
+
+    def watched(self):
+        seen.append(0 if self.graphs is None else self.graphs.replayed)
+        release(self)
+
+    monkeypatch.setattr(gpu_decode, "decode", told)
+    monkeypatch.setattr(gpu_decode.Decoder, "release", watched)
+    arms = gpu_decode.figure_12(model, prompt, 24, 8, record)
+    assert list(arms) == [*gpu_decode.ARMS, *gpu_decode.RECORDED]
+    assert [n > 0 for n in seen] == [False] * 6 + [True] and all(ids == tokens[1] for ids in tokens[2:])
+    for name in gpu_decode.RECORDED:
+        assert arms[name]["pass_ms"]["plain"] > 0 and arms[name]["pass_ms"]["refresh"] > 0 and arms[name]["added_within_ms"] is not None
+    seen.clear()
+    rows = gpu_decode.figure_13_and_speed(model, prompt, 24, 8, record)
+    assert [(r["method"], n > 0) for r, n in zip(rows, seen, strict=True)] == [
+        *((m, False) for m in gpu_decode.METHODS), ("fast-dllm-dual, graphs", True), ("polestar, on the device", False), ("polestar, graphs", True),
+    ]  # fmt: skip
+    assert {r["nfe"] for r in rows} == {24}
+    found = {"machine": {"device": "any"}, "dtype": "float32", "seconds": 1.0, "results": {"figure12/small": arms, "decode/small": rows}, "not_measured": {}}
+    text = gpu.table(found)
+    assert "| graphs | refresh | n/a |" in text and "| polestar, graphs | 24 |" in text and "- graphs: as on the device" in text
 
 
 def test_table_and_json(found):

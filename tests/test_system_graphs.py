@@ -1,9 +1,12 @@
 """Recorded passes on the CPU, on tapes in place of CUDA graphs: the same decode to the bit, and nothing within a layer that a graph could not hold."""
 
+from unittest import mock
+
 import pytest
 import torch
 
 from polestar import graphs
+from polestar.__main__ import main
 from polestar.bench.engine import random_llada
 from polestar.cache import refresh
 from polestar.config import PARAMS, DecodeConfig
@@ -289,3 +292,55 @@ def test_a_device_that_cannot_record_says_so():
     with pytest.raises(ValueError, match="CUDA graphs need a model on a CUDA GPU, and this one is on cpu"):
         graphs.use(decoder)
     assert decoder.graphs is None
+
+
+class FakeGraph:
+    """Stands for torch.cuda.CUDAGraph: what was asked of it, in order."""
+
+    made: list = []
+
+    def __init__(self):
+        self.calls = []
+        FakeGraph.made.append(self)
+
+    def capture_begin(self, **how):
+        self.calls.append(("begin", how))
+
+    def capture_end(self):
+        self.calls.append("end")
+        if "spoilt" in self.calls:
+            raise RuntimeError("the capture is spoilt")
+
+    def replay(self):
+        self.calls.append("replay")
+
+
+def test_cuda_recordings_share_a_pool_that_stays_and_end_their_capture(monkeypatch):
+    """The order of calls, with torch.cuda stood in for; nothing here runs CUDA."""
+    zeros = torch.zeros
+    monkeypatch.setattr(FakeGraph, "made", [])
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: mock.MagicMock())
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 7))
+    for name in ("current_stream", "stream", "device"):
+        monkeypatch.setattr(torch.cuda, name, mock.MagicMock())
+    monkeypatch.setattr(torch, "zeros", lambda n, device: zeros(n))
+    recorder = graphs.CudaRecorder(torch.device("cuda"))
+    began = ("begin", {"pool": (0, 7), "capture_error_mode": "thread_local"})
+    assert recorder.anchor is FakeGraph.made[0] and recorder.anchor.calls == [began, "end"]
+    handle = recorder.record(lambda: FakeGraph.made[-1].calls.append("work"))
+    handle.replay()
+    assert handle.calls == [began, "work", "end", "replay"] and len(FakeGraph.made) == 2
+
+    def fails():
+        FakeGraph.made[-1].calls.append("spoilt")
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pytest.raises(RuntimeError, match="not permitted"):
+        recorder.record(fails)
+    assert FakeGraph.made[-1].calls == [began, "spoilt", "end"]
+
+
+def test_the_command_line_says_so_too(capsys):
+    assert main(["generate", "--prompt", "Hello", "--gen-length", "8", "--device", "cpu", "--graphs"]) == 1
+    assert "CUDA graphs need a model on a CUDA GPU, and this one is on cpu" in capsys.readouterr().err

@@ -87,9 +87,10 @@ def collect(
         model: list = []
         budget.part(f"model/{name}", 20, lambda cfg=cfg, model=model: model.append(gpu_decode.random_model(cfg, device, dtype)))
         if model:
-            args = (model.pop(), gpu_decode.prompt_for(cfg, prompt_length), gen_length, block_length)
-            budget.part(f"decode/{name}", 45, lambda args=args: gpu_decode.figure_13_and_speed(*args))
-            budget.part(f"figure12/{name}", 60, lambda args=args: gpu_decode.figure_12(*args))
+            record = gpu_decode.recorder(model[0])
+            args = (model.pop(), gpu_decode.prompt_for(cfg, prompt_length), gen_length, block_length, record)
+            budget.part(f"decode/{name}", 45 if record is None else 65, lambda args=args: gpu_decode.figure_13_and_speed(*args))
+            budget.part(f"figure12/{name}", 60 if record is None else 75, lambda args=args: gpu_decode.figure_12(*args))
             del args
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -161,7 +162,7 @@ def _figure_12_lines(model: str, part: dict) -> list[str]:
             f"- {variant}: Polestar adds {_number(figures['added_within_ms'], 3)} ms to a refresh pass (target {TARGETS['added_within_ms']:.2f}), "
             f"{_number(figures['added_entry_ms'], 3)} ms to a full entry, per layer."
         )
-    return lines + [f"- {name}: {what}." for name, what in gpu_decode.ARMS.items() if name in part]
+    return lines + [f"- {name}: {what}." for name, what in (gpu_decode.ARMS | gpu_decode.RECORDED).items() if name in part]
 
 
 def _decode_lines(model: str, part: list[dict]) -> list[str]:

@@ -13,6 +13,7 @@ from statistics import median
 import torch
 
 from kernels._dispatch import force_path
+from polestar import graphs
 from polestar.bench import straight
 from polestar.config import DecodeConfig
 from polestar.driver import Decoder
@@ -34,6 +35,11 @@ ARMS = {  # of Figure 12
     "has, one stream (clustering, proxy attention and offload in turn with the passes), packed states fetched when a layer needs them",
     "optimised": "what a decode does by itself on this device: kernels, main and packet rows in one batch, packets of a fixed size, a side stream, packed "
     "states fetched a layer ahead",
+}
+RECORDED = {  # where CUDA graphs can be; whole passes only, since a recorded pass has no parts to tell apart
+    "on the device": "as optimised, but with packed states on the device: what the next arm is to be compared with",
+    "graphs": "as on the device, with plain and refresh passes recorded as CUDA graphs and replayed; the first passes of a kind in a block, run and recorded, "
+    "count too",
 }
 PARTS = ("clustering", "proxy", "packets", "offload")  # phases that only Polestar has
 
@@ -113,24 +119,35 @@ def passes_by_kind(steps: list) -> dict[str, list]:
     return groups
 
 
-def figure_12(model: Transformer, prompt: list[int], gen_length: int, block_length: int) -> dict:
-    """Milliseconds per layer and step of every part, in both `ARMS`, which commit the same tokens up to rounding.
+def recorder(model: Transformer) -> Callable[[Decoder], Decoder] | None:
+    """What makes a decoder record its passes; None where this device cannot."""
+    return None if graphs.why_not(model) else graphs.use
+
+
+def figure_12(
+    model: Transformer, prompt: list[int], gen_length: int, block_length: int, record: Callable[[Decoder], Decoder] | None = None
+) -> dict:
+    """Milliseconds per layer and step of every part, in both `ARMS`, which commit the same tokens up to rounding; with `record` in those `RECORDED` too.
     `added_ms` is what Polestar adds on the critical path: a refresh pass minus a plain pass, and a full entry minus Fast-dLLM's, per layer; it is
     taken from whole passes without phase marks, so overlapped work counts only where it delays the pass.
     """
     n = model.cfg.n_layers
     dual = passes_by_kind(decode(model, prompt, config_for("fast-dllm-dual", gen_length, block_length), level="off")["steps"])
     out = {}
-    for name, path, prepare in zip(ARMS, ("torch", None), (straight.use, None), strict=True):
-        config = config_for("polestar", gen_length, block_length)
+    config = config_for("polestar", gen_length, block_length)
+    arms = list(zip(ARMS, ("torch", None), (config, config), (straight.use, None), strict=True))
+    if record is not None:
+        arms += zip(RECORDED, (None, None), 2 * (config.replace(offload="off"),), (None, record), strict=True)
+    for name, path, config, prepare in arms:
         with force_path(path):
-            marked = passes_by_kind(decode(model, prompt, config, level="steps", prepare=prepare)["steps"])
+            marked = passes_by_kind(decode(model, prompt, config, level="steps", prepare=prepare)["steps"]) if name in ARMS else {}
             timed = passes_by_kind(decode(model, prompt, config, level="off", prepare=prepare)["steps"])
         parts = {kind: {} for kind in marked}
         for kind, steps in marked.items():
             for part in sorted({p for s in steps for p in s.phases} - {"log"}):
                 parts[kind][part] = 1e3 * median([s.phases.get(part, 0.0) for s in steps]) / n
         whole = {kind: 1e3 * median([s.seconds for s in steps]) / n for kind, steps in timed.items()}
+        parts = parts or {kind: {} for kind in whole}
 
         def added(kind: str, base: float | None, whole: dict = whole) -> float | None:
             return whole[kind] - base if kind in whole and base is not None else None
@@ -140,15 +157,26 @@ def figure_12(model: Transformer, prompt: list[int], gen_length: int, block_leng
     return out
 
 
-def figure_13_and_speed(model: Transformer, prompt: list[int], gen_length: int, block_length: int) -> list[dict]:
-    """Each method once at equal NFE: tokens a second over all positions, peak memory, the memory curve (bytes after each pass)."""
+def figure_13_and_speed(
+    model: Transformer, prompt: list[int], gen_length: int, block_length: int, record: Callable[[Decoder], Decoder] | None = None
+) -> list[dict]:
+    """Each method once at equal NFE: tokens a second over all positions, peak memory, the memory curve (bytes after each pass).
+
+    With `record` also those with a cache, their passes recorded; Polestar's packed states are then on the device, in a row without recordings as well.
+    """
+    configs = {method: config_for(method, gen_length, block_length) for method in METHODS}
+    rows = [(method, config, None) for method, config in configs.items()]
+    if record is not None:
+        resident = configs["polestar"].replace(offload="off")
+        rows += [("fast-dllm-dual, graphs", configs["fast-dllm-dual"], record)]
+        rows += [("polestar, on the device", resident, None), ("polestar, graphs", resident, record)]
     out = []
-    for method in METHODS:
-        run = decode(model, prompt, config_for(method, gen_length, block_length), level="off")
+    for name, config, prepare in rows:
+        run = decode(model, prompt, config, level="off", prepare=prepare)
         groups = passes_by_kind(run["steps"])
         out.append(
             {
-                "method": method, "nfe": run["nfe"], "seconds": run["seconds"], "tps_all": gen_length / run["seconds"], "peak_bytes": run["peak_bytes"],
+                "method": name, "nfe": run["nfe"], "seconds": run["seconds"], "tps_all": gen_length / run["seconds"], "peak_bytes": run["peak_bytes"],
                 "pinned_bytes": run["pinned_bytes"], "memory": run["memory"], "refreshes": len(groups["refresh"]),
             }
         )  # fmt: skip
