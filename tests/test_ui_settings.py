@@ -67,6 +67,23 @@ def test_a_number_outside_its_control_is_corrected_and_named(page_parts):
     assert parts.params.values(given)["tau_s"] == 1.05
 
 
+def test_one_cluster_is_a_setting_like_any_other(page_parts):
+    """gradio takes no slider whose end is its beginning."""
+    from ui.controls import hold_k
+
+    _, parts = page_parts
+    slider = parts.params.of["k"]
+    said = parts.params.base("polestar", "paper")
+    for clusters, k, held in ((1, 4, 1), (0, 4, 1), (1, 1, 1), (1, 2, 1), (2, 4, 2), (32, 4, 4)):
+        update, sentence = hold_k(clusters, k)
+        shown = dict(zip(parts.params.names, parts.params.show(said | {"K": clusters, "k": k}, "polestar"), strict=True))["k"]
+        for change in (update, shown):
+            props = {"value": k, "minimum": slider.minimum, **{name: change[name] for name in ("value", "maximum") if name in change}}
+            assert type(slider)(render=False, **props).value == held
+        assert bool(sentence) == (k != held)
+    assert hold_k(1, 4)[1] == "k = 4 is more than K = 1 cluster; k is 1 now."
+
+
 def test_a_method_chosen_during_a_run_says_that_it_is_for_the_next_one(engine):
     async def scene(p: Page):
         p.server.next_run(p.name, "new method")

@@ -199,7 +199,7 @@ class Controls:
         for name in self.names:
             value, more = values[name], {}
             if name == "k" and most is not None:
-                value, more = min(value, most), {"maximum": most}
+                value, more = min(value, most), {"maximum": k_end(most)}
             out.append(gr.update(value=written(value), visible=seen(name in used), **more))
         return out
 
@@ -212,6 +212,11 @@ def written(value: Any) -> Any:
 def k_limit(clusters: Any) -> int:
     """The most clusters that a refresh can recompute."""
     return max(1, int(clusters or 1))
+
+
+def k_end(most: int) -> int:
+    """Where k's slider ends. A slider needs two values, so with one cluster its second one is out of reach: `hold_k` takes it back."""
+    return max(RANGES["k"][0] + 1, most)
 
 
 def limits(param: Param) -> tuple[float, float]:
@@ -239,5 +244,5 @@ def hold_k(clusters: Any, k: Any) -> tuple[Any, str]:
     """k kept at most K, in sight: the update of k's control and a sentence ("" when nothing was wrong)."""
     most = k_limit(clusters)
     if k is not None and k > most:
-        return gr.update(value=most, maximum=most), f"k = {k:g} is more than K = {most} clusters; k is {most} now."
-    return gr.update(maximum=most), ""
+        return gr.update(value=most, maximum=k_end(most)), f"k = {k:g} is more than K = {most} cluster{'s' * (most > 1)}; k is {most} now."
+    return gr.update(maximum=k_end(most)), ""

@@ -115,10 +115,11 @@ def _live(parts: Parts, server: Server) -> None:
 
     gr.on([c.input for c in parts.params.components], tell, _lanes(parts), [parts.told, parts.buttons["same"], parts.plan], **LIVE)
     for name, component in parts.params.of.items():
+        called = parts.params.params[name].called
         if parts.params.params[name].live != "run" or isinstance(component, (gr.Slider, gr.Number)):
-            component.input(setter(name), [component, parts.compare, parts.note], [component, parts.toasts], **LIVE)
+            _heard(component.input(setter(name), [component, parts.compare, parts.note], [component, parts.toasts], **LIVE), called, parts)
         if isinstance(component, gr.Slider) and limits(parts.params.params[name])[0] > 0:
-            component.release(finisher(name), component, [component, parts.toasts], **LIVE)
+            _heard(component.release(finisher(name), component, [component, parts.toasts], **LIVE), called, parts)
 
     def set_pace(value: str, http: gr.Request) -> None:
         server.set(server.tab(http.session_hash), "pace", PACES[value])
@@ -131,7 +132,7 @@ def _live(parts: Parts, server: Server) -> None:
 
     of = parts.params.of
     if "K" in of and "k" in of:
-        gr.on([of["K"].input, of["k"].input], keep_k, [of["K"], of["k"]], [of["k"], parts.toasts], **LIVE)
+        _heard(gr.on([of["K"].input, of["k"].input], keep_k, [of["K"], of["k"]], [of["k"], parts.toasts], **LIVE), "k", parts)
 
 
 def _choices(parts: Parts, server: Server) -> None:
@@ -171,15 +172,20 @@ def _choices(parts: Parts, server: Server) -> None:
 
     chosen = [parts.method_a, parts.preset, parts.compare, parts.method_b, parts.preset_b, parts.side]
     # One listener, one answer at a time: it reads the page as it is then, so that quick clicks cannot mix the lanes.
-    gr.on([c.input for c in chosen], settle, [parts.side, *_lanes(parts)], filled, **LIVE)
-    parts.buttons["same"].click(same, _lanes(parts), filled, **LIVE)
-    parts.buttons["reset"].click(reset, _lanes(parts), filled, **LIVE)
+    _heard(gr.on([c.input for c in chosen], settle, [parts.side, *_lanes(parts)], filled, **LIVE), "the controls", parts)
+    _heard(parts.buttons["same"].click(same, _lanes(parts), filled, **LIVE), "lane B", parts)
+    _heard(parts.buttons["reset"].click(reset, _lanes(parts), filled, **LIVE), "the controls", parts)
 
     def chips(model):
         own = model if model in parts.chips else ""
         return [gr.update(elem_classes=classes(name == own, "ps-chips")) for name in parts.chips]
 
     parts.model.change(chips, parts.model, list(parts.chips.values()), **QUICK)
+
+
+def _heard(listener: Any, what: str, parts: Parts) -> None:
+    """A listener that fails says so: in the browser, for its answer may be what gradio could not take."""
+    listener.failure(None, None, parts.toasts, js=f"() => JSON.stringify([Date.now(), {json.dumps(f'{what} could not be changed; see the log of the server.')}])")
 
 
 # ---- both lanes, as every listener that needs them reads and tells them ------------------------------------------------------

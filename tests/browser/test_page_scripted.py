@@ -186,6 +186,30 @@ def test_a_parameter_moved_during_a_run_reaches_the_session_and_k_stays_at_most_
     assert t.page.input_value("#ps-K input[type=number]") == "8"
 
 
+def test_one_cluster_leaves_the_controls_at_work(serve, tab):
+    t = tab(serve("--pass-seconds", "0").url)
+    for typed in (1, 0):
+        t.number("K", typed)
+        t.wait("() => ['K', 'k'].every((n) => document.querySelector(`#ps-${n} input[type=number]`).value === '1')")
+        t.page.check("#ps-side input[value=B]")
+        t.wait("() => document.querySelector('#ps-preset-b').getClientRects().length > 0")
+        t.page.check("#ps-side input[value=A]")
+        t.wait("() => document.querySelector('#ps-preset').getClientRects().length > 0")
+        t.number("k", 2)
+        t.page.wait_for_selector("text=k = 2 is more than K = 1 cluster; k is 1 now.")
+        t.click("reset")
+        t.wait("() => document.querySelector('#ps-K input[type=number]').value === '8'")
+        assert t.page.input_value("#ps-k input[type=number]") == "4"
+
+
+def test_a_listener_that_fails_says_so(serve, tab):
+    t = tab(serve("--pass-seconds", "0").url)
+    t.page.route("**/gradio_api/run/**", lambda route: route.fulfill(status=500, json={"error": None}))
+    t.number("tau_s", 0.5)
+    t.page.wait_for_selector("text=τ_s could not be changed; see the log of the server.")
+    t.errors.clear()  # the browser's own word on the answer 500
+
+
 def test_errors_are_sentences_on_the_page(serve, tab):
     t = tab(serve("--pass-seconds", "0").url)
     t.run("   ")
