@@ -108,6 +108,9 @@ class Decoder:
         self.run.config.replace(**{name: value})  # validates
         with self.lock:
             (self.pending if live == "pass" else self.at_block)[name] = value
+            if name == "k":  # above the K in force it is held to it; the next block may bring a K that lets it be
+                self.at_block.pop("k", None)
+                self.at_block |= {"k": value} if specs["k"].parse(value) > self.run.config.K else {}
         return live
 
     def _take_changes(self, changes: dict[str, Any]) -> list[ParamChange]:

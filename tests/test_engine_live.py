@@ -95,6 +95,31 @@ def test_fewer_clusters_than_chosen_ones_is_corrected_and_both_changes_are_in_th
     assert d.run.config.corrections
 
 
+def test_k_raised_together_with_K_is_what_was_asked_for_once_K_is():
+    d = decoder()
+    trace = Trace(d.header, [d.step()])
+    d.set("K", 32)
+    d.set("k", "20")
+    for _ in range(2):
+        trace.append(d.step())
+    assert d.run.config.k == 8  # held to the K in force
+    finish(d, trace)
+    block = next(s.index for s in trace if s.block == 1)
+    assert changes(trace) == {1: [("k", 4, 8)], block: [("K", 8, 32), ("k", 8, 20)]}
+
+
+def test_k_lowered_again_before_the_block_of_its_K_stays_low():
+    d = decoder()
+    trace = Trace(d.header, [d.step()])
+    d.set("k", 20)
+    trace.append(d.step())
+    d.set("K", 32)
+    d.set("k", 3)
+    finish(d, trace)
+    block = next(s.index for s in trace if s.block == 1)
+    assert changes(trace) == {1: [("k", 4, 8)], 2: [("k", 8, 3)], block: [("K", 8, 32)]}
+
+
 def test_the_last_of_several_changes_counts_once():
     d = decoder()
     d.step()

@@ -185,7 +185,8 @@ def _choices(parts: Parts, server: Server) -> None:
 
 def _heard(listener: Any, what: str, parts: Parts) -> None:
     """A listener that fails says so: in the browser, for its answer may be what gradio could not take."""
-    listener.failure(None, None, parts.toasts, js=f"() => JSON.stringify([Date.now(), {json.dumps(f'{what} could not be changed; see the log of the server.')}])")
+    sentence = json.dumps(f"{what} could not be changed; see the log of the server.")
+    listener.failure(None, None, parts.toasts, js=f"() => JSON.stringify([Date.now(), {sentence}])")
 
 
 # ---- both lanes, as every listener that needs them reads and tells them ------------------------------------------------------
