@@ -110,10 +110,7 @@ def _live(parts: Parts, server: Server) -> None:
 
         return act
 
-    def tell(*given):
-        return _said(_read(parts, given))
-
-    gr.on([c.input for c in parts.params.components], tell, _lanes(parts), [parts.told, parts.buttons["same"], parts.plan], **LIVE)
+    _tells(parts, gr.on, [c.input for c in parts.params.components])
     for name, component in parts.params.of.items():
         called = parts.params.params[name].called
         if parts.params.params[name].live != "run" or isinstance(component, (gr.Slider, gr.Number)):
@@ -172,9 +169,11 @@ def _choices(parts: Parts, server: Server) -> None:
 
     chosen = [parts.method_a, parts.preset, parts.compare, parts.method_b, parts.preset_b, parts.side]
     # One listener, one answer at a time: it reads the page as it is then, so that quick clicks cannot mix the lanes.
-    _heard(gr.on([c.input for c in chosen], settle, [parts.side, *_lanes(parts)], filled, **LIVE), "the controls", parts)
-    _heard(parts.buttons["same"].click(same, _lanes(parts), filled, **LIVE), "lane B", parts)
-    _heard(parts.buttons["reset"].click(reset, _lanes(parts), filled, **LIVE), "the controls", parts)
+    settled = _heard(gr.on([c.input for c in chosen], settle, [parts.side, *_lanes(parts)], filled, **LIVE), "the controls", parts)
+    followed = _heard(parts.buttons["same"].click(same, _lanes(parts), filled, **LIVE), "lane B", parts)
+    back = _heard(parts.buttons["reset"].click(reset, _lanes(parts), filled, **LIVE), "the controls", parts)
+    for listener in (settled, followed, back):  # a control that moved meanwhile was not in what these read; the line is told of the page as it is
+        _tells(parts, listener.then)
 
     def chips(model):
         own = model if model in parts.chips else ""
@@ -183,10 +182,20 @@ def _choices(parts: Parts, server: Server) -> None:
     parts.model.change(chips, parts.model, list(parts.chips.values()), **QUICK)
 
 
-def _heard(listener: Any, what: str, parts: Parts) -> None:
+def _tells(parts: Parts, on: Any, *when: Any) -> None:
+    """The line of lane B and of the blocks is told anew."""
+
+    def tell(*given):
+        return _said(_read(parts, given))
+
+    on(*when, tell, _lanes(parts), [parts.told, parts.buttons["same"], parts.plan], **LIVE)
+
+
+def _heard(listener: Any, what: str, parts: Parts) -> Any:
     """A listener that fails says so: in the browser, for its answer may be what gradio could not take."""
     sentence = json.dumps(f"{what} could not be changed; see the log of the server.")
     listener.failure(None, None, parts.toasts, js=f"() => JSON.stringify([Date.now(), {sentence}])")
+    return listener
 
 
 # ---- both lanes, as every listener that needs them reads and tells them ------------------------------------------------------
