@@ -19,7 +19,7 @@ from tests.tape import NotRecordable, TapeRecorder
 PROMPTS = {"llada": list(range(5, 75)), "dream": list(range(5, 60)), "demo": list(range(20, 90))}
 # One token a pass: many passes, of which about half refresh, and pre-committed suffix tokens whose embedding a refresh feeds.
 SETTLED = {"gen_length": 72, "tau_s": 2.0}
-POLESTAR = SETTLED | {"tau_suf": 0.05, "offload": "off"}
+POLESTAR = SETTLED | {"tau_suf": 0.9, "offload": "off"}
 
 
 def decoder_for(loaded, method="polestar", *, recorder=None, level="steps", fixed=True, **values) -> Decoder:
@@ -60,11 +60,13 @@ def test_a_recorded_decode_is_the_same_to_the_bit(loaded, method, values, level)
         pytest.skip("the log's level is tried on one model")
     recorder = TapeRecorder()
     recorded, eager = decoder_for(loaded, method, recorder=recorder, level=level, **values), decoder_for(loaded, method, level=level, **values)
-    refreshes = 0
+    refreshes, fed = 0, set()
     for ours in iter(recorded.step, None):
         theirs = eager.step()
         assert told(ours) == told(theirs), f"pass {ours.index}"
-        refreshes += ours.refresh and "layers" in ours.phases
+        if ours.refresh and "layers" in ours.phases:
+            refreshes += 1
+            fed.add(recorded.plan.hook.first is not None)
         assert ("layers" in ours.phases) != ("attention" in ours.phases or "mlp" in ours.phases) and "layers" not in theirs.phases
     assert eager.step() is None
     assert torch.equal(recorded.run.canvas.host, eager.run.canvas.host)
@@ -79,9 +81,22 @@ def test_a_recorded_decode_is_the_same_to_the_bit(loaded, method, values, level)
         assert found.replayed > found.recorded > 0
     if method == "polestar":
         assert refreshes > 5
+        if "preset" not in values:
+            assert fed == {False, True}, "changed embeddings that a replay is given, or not"
         w, v = recorded.cache.window, eager.cache.window
         assert torch.equal(w.centroids, v.centroids) and torch.equal(w.all_states(), v.all_states())
         assert all(torch.equal(a, b) for a, b in zip(w.proxy, v.proxy, strict=True))
+
+
+def test_attention_that_a_policy_keeps_outlives_the_next_replay(demo):
+    """Drift taken from two stored attentions, not by the pass that makes the second."""
+    recorded, eager = decoder_for(demo, recorder=TapeRecorder(), **POLESTAR), decoder_for(demo, **POLESTAR)
+    recorded.commit.fused = eager.commit.fused = False
+    drifts = 0.0
+    for ours in iter(recorded.step, None):
+        assert told(ours) == told(eager.step())
+        drifts += 0.0 if ours.drift is None or "layers" not in ours.phases else float(ours.drift.sum())
+    assert drifts > 0
 
 
 def test_each_kind_of_pass_runs_once_is_recorded_once_and_is_replayed_ever_after(demo):
