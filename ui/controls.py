@@ -6,6 +6,7 @@ method or parameter needs nothing here. Values travel as a dict by parameter nam
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABCMeta
 from collections.abc import Iterable
@@ -88,6 +89,29 @@ def marks_css(params: dict[str, Param]) -> str:
         if param.kind in (int, float) and low is not None and high is not None and low <= param.default <= high and high > low:
             rules.append(f"#ps-{param.name} {{ --paper: {(param.default - low) / (high - low):.4f} }}")
     return "\n".join(rules)
+
+
+# In the browser, before the box itself hears that it was left: it would put its least value there, and Run might be pressed before the server answers.
+REFILL = """() => {
+  const own = %s;
+  document.addEventListener('blur', ({target: box}) => {
+    const [name, value] = own[box.closest?.('[id^=ps-]')?.id] ?? [];
+    if (name === undefined || box.type === 'range' || box.value.trim()) return;
+    const write = (at, text) => {
+      at.value = text;
+      at.dispatchEvent(new Event('input', {bubbles: true}));
+    };
+    write(box, value);
+    const said = document.querySelector('#ps-emptied textarea, #ps-emptied input');
+    write(said, JSON.stringify([Date.now(), `${name} was left empty; it is ${value} now, its default.`]));
+  }, true);
+}"""
+
+
+def refill(params: dict[str, Param]) -> str:
+    """A script that puts the default into a number's box that is left empty, as if it were typed, and says so in the box `ps-emptied`."""
+    boxes = {f"ps-{p.name}": [SHORT.get(p.name, p.called), shown(p.default)] for p in params.values() if p.kind in (int, float)}
+    return REFILL % json.dumps(boxes)
 
 
 class Plain(type(gr.Slider)):

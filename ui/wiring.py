@@ -14,7 +14,7 @@ from typing import Any
 import gradio as gr
 
 from . import blocks, fetching, settings
-from .controls import classes, half_written, hold, hold_k, limits, seen
+from .controls import classes, half_written, hold, hold_k, limits, refill, seen
 from .lanes import Lanes, reach
 from .layout import DETAILS, ORDERS, PACES, Parts
 from .runs import Request
@@ -31,7 +31,7 @@ FLIP = "() => { const c = document.body.classList; const dark = c.toggle('dark')
 def wire(page: gr.Blocks, tables: Tables, parts: Parts, server: Server) -> None:
     """Connect everything. Call inside the open Blocks."""
     _runs(tables, parts, server)
-    _live(parts, server)
+    _live(page, parts, server)
     _choices(parts, server)
     server.tables = tables
     fetching.wire(page, parts.model, parts.fetch, server.fetcher)
@@ -84,19 +84,18 @@ def _runs(tables: Tables, parts: Parts, server: Server) -> None:
         parts.buttons[name].click(press(name), None, None, **QUICK)
 
 
-def _live(parts: Parts, server: Server) -> None:
+def _live(page: gr.Blocks, parts: Parts, server: Server) -> None:
     """Parameters and pace that move during a run."""
 
     def setter(name: str):
         param = parts.params.params[name]
 
         def act(value: Any, both: bool, note: str, http: gr.Request):
-            if half_written(param, value):
+            if value in (None, "") or half_written(param, value):  # an emptied box says what it is when it is left (see `refill`)
                 return gr.skip()
             value, sentence = hold(param, value) if param.name != "k" else (value, "")  # k has a listener of its own
             if param.live != "run":
-                moved = param.default if value in (None, "") else value
-                sentence = server.set(server.tab(http.session_hash), name, moved, reach(note, name) if both else None) or sentence
+                sentence = server.set(server.tab(http.session_hash), name, value, reach(note, name) if both else None) or sentence
             return (gr.update(value=value), toast(sentence)) if sentence else gr.skip()
 
         return act
@@ -123,7 +122,13 @@ def _live(parts: Parts, server: Server) -> None:
 
     parts.pace.input(set_pace, parts.pace, None, **LIVE)
 
+    emptied = gr.Textbox(visible="hidden", elem_id="ps-emptied")
+    emptied.change(None, emptied, parts.toasts, js="(said) => said", **QUICK)
+    page.load(None, None, None, js=refill(parts.params.params))
+
     def keep_k(clusters: Any, k: Any):
+        if clusters is None:
+            return gr.skip()
         update, sentence = hold_k(hold(parts.params.params["K"], clusters)[0], k)
         return update, toast(sentence) if sentence else gr.skip()
 
@@ -194,7 +199,7 @@ def _tells(parts: Parts, on: Any, *when: Any) -> None:
 def _heard(listener: Any, what: str, parts: Parts) -> Any:
     """A listener that fails says so: in the browser, for its answer may be what gradio could not take."""
     sentence = json.dumps(f"{what} could not be changed; see the log of the server.")
-    listener.failure(None, None, parts.toasts, js=f"() => JSON.stringify([Date.now(), {sentence}])")
+    listener.failure(None, None, parts.toasts, js=f"() => JSON.stringify([Date.now(), {sentence}])", **QUICK)
     return listener
 
 
