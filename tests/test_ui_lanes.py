@@ -207,6 +207,25 @@ def test_both_lanes_decode_as_they_were_set_and_a_change_reaches_only_its_lane(p
     play(engine, scene)
 
 
+def test_a_lane_that_has_not_begun_shows_what_it_will_begin_with(parts):
+    hand = Hand(parts.params)
+    hand.values |= SMALL
+
+    async def scene(p):
+        p.run(Request(model="demo", prompt="one two", lanes=hand.lanes.lanes()))
+        await p.until(lambda: len(p.of("header")) == 2 and len(p.steps("A")) > 2)
+        p.server.set(p.server.tab(p.name), "temperature", 2)
+        await p.until(lambda: len(p.of("header", lane="B")) == 2)
+        assert p.steps("B") == [] and [h["header"]["config"]["temperature"] for h in p.of("header", lane="B")] == [0, 2]
+        await p.until(lambda: len(p.steps("B")) > 2)
+        p.server.set(p.server.tab(p.name), "alpha", 3)  # it has begun: its log says it
+        await p.ends()
+        assert len(p.of("header", lane="A")) == 1 and len(p.of("header", lane="B")) == 2 and len(p.steps("B")) == SMALL["gen_length"]
+        assert p.server.tab(p.name).trace("B").header.config["temperature"] == 0
+
+    play(FakeEngine(0.05), scene)
+
+
 def test_a_header_says_what_was_changed_from_its_preset():
     config = DecodeConfig.make(method="polestar", preset="release", seed=3, tau_s=0.8, tau_upd=1.0)
     header = ScriptSession(WordCodec(), [2, 3], config, "full", 0).trace.header

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
@@ -64,6 +64,7 @@ class Run:
         self._thread: threading.Thread | None = None
         self._tenth = -1
         self._later: dict[str, list[Any]] = {}
+        self._turn = threading.Lock()  # held while lanes begin, and while it is asked whether one has begun
 
     # ---- from the event loop ------------------------------------------------------------------------------------------------
 
@@ -159,6 +160,16 @@ class Run:
                 lane.config = lane.config.replace(**{name: value})
                 if lane.session is not None:
                     lane.session.set(name, value)
+                    self._restate(lane)
+
+    def _restate(self, lane: Lane) -> None:
+        """The page shows a lane that has not begun with what it will begin with; its log says it as changes at its first pass."""
+        with self._turn:
+            if not len(lane.session.trace) and all(lane is not begun for begun in self.active):
+                self._head(lane, replace(lane.session.trace.header, config=lane.config.as_dict()))
+
+    def _head(self, lane: Lane, header: Any, *first: Any) -> None:
+        self.channel.put({"type": "header", "lane": lane.name, "header": wire.encode_header(header, live=True)}, *first, run=self.name)
 
     def _each(self, action: str) -> None:
         for lane in self.lanes.values():
@@ -243,8 +254,7 @@ class Run:
     def _born(self, lane: Lane, **origin: Any) -> None:
         """A lane has its session: the desk and the page hear of it."""
         header = lane.session.trace.header
-        event = {"type": "header", "lane": lane.name, "header": wire.encode_header(header, live=True)}
-        self.channel.put(event, lane.vocab.for_header(header), run=self.name)
+        self._head(lane, header, lane.vocab.for_header(header))
         self.desk.born(lane.name, lane.session.trace, model=self.request.model, codec=self.codec, session=lane.session, **origin)
 
     def _ready(self) -> None:
@@ -257,7 +267,8 @@ class Run:
 
     def _interleaved(self, lanes: list[Lane]) -> None:
         """Decode the given lanes pass by pass in turn (a single lane: without a break)."""
-        self.active = lanes
+        with self._turn:
+            self.active = lanes
         going = [(lane, lane.session.steps()) for lane in lanes]
         began = due = monotonic()
         while going:
