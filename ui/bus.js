@@ -84,6 +84,7 @@ import(new URL('polestar/js/main.js', document.baseURI).href).then((module) => {
   for (const text of early.splice(0)) app.receive(text);
   window.polestar = {app, send, get seq() { return next; }, get run() { return `r${run}`; }};
   doc.dataset.polestar = 'ready';
+  enter(doc.dataset.run); // the buttons are there by now
   module.stopStrayClock();
   send({cmd: 'hello'});
 }).catch((error) => {

@@ -13,18 +13,20 @@ import time
 import gradio as gr
 
 STAY_MS = 7000
-AT_ONCE = 3
+AT_ONCE = 2
 SHOW = f"""
 const list = element.querySelector('.ps-toasts');
 watch('value', () => {{
   if (!props.value) return;
+  const sentence = JSON.parse(props.value)[1];
+  for (const said of [...list.children]) if (said.textContent === sentence) said.remove();
   const toast = document.createElement('button');
   toast.type = 'button';
   toast.title = 'Dismiss';
-  toast.textContent = JSON.parse(props.value)[1];
+  toast.textContent = sentence;
   toast.addEventListener('click', () => toast.remove());
-  list.append(toast);
-  while (list.children.length > {AT_ONCE}) list.firstChild.remove();
+  list.prepend(toast);
+  while (list.children.length > {AT_ONCE}) list.lastChild.remove();
   setTimeout(() => toast.remove(), {STAY_MS});
 }});
 """

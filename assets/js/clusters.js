@@ -198,8 +198,7 @@ export function mount(root, store, {tip, onNote}) {
   }, () => { lasso = null; draw(); });
   const onLeave = () => { store.point(null); tip.hide(); };
   const onClick = (event) => { const d = nearest(event); if (d?.pos !== undefined) store.select(store.focus, d.pos); };
-  box.addEventListener('pointermove', onMove);
-  box.addEventListener('pointerleave', onLeave);
+  tip.over(box, onMove, onLeave);
   box.addEventListener('click', onClick);
   const unwatch = store.watch(['data', 'cursor', 'sel', 'hover', 'view', 'size', 'theme'], draw);
   return {draw, destroy() { unwatch(); undrag(); view.destroy(); picture = null; bounds.clear(); box.remove(); }};

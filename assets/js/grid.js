@@ -356,8 +356,7 @@ export function mount(root, store, {lane, tip}) {
     clampScroll();
     if (scroll !== before) { event.preventDefault(); draw(); }
   };
-  box.addEventListener('pointermove', onMove);
-  box.addEventListener('pointerleave', onLeave);
+  tip.over(box, onMove, onLeave);
   box.addEventListener('click', onClick);
   box.addEventListener('wheel', onWheel, {passive: false});
   const unwatch = store.watch(['data', 'cursor', 'sel', 'hover', 'view', 'size', 'theme'], () => {

@@ -295,8 +295,7 @@ export function mount(root, store, {tip}) {
   };
   const onLeave = () => { store.point(null); tip.hide(); };
   const onClick = (event) => { const at = locate(event); if (at) { store.seekPass(at.lane, at.pass); store.select(at.lane, at.pos); } };
-  box.addEventListener('pointermove', onMove);
-  box.addEventListener('pointerleave', onLeave);
+  tip.over(box, onMove, onLeave);
   box.addEventListener('click', onClick);
   const unwatch = store.watch(['data', 'cursor', 'sel', 'hover', 'view', 'size', 'theme'], draw);
   return {draw, destroy() { unwatch(); undrag(); view.destroy(); picture = null; box.remove(); }};

@@ -25,6 +25,7 @@ export function mount(root, store, {app}) {
   let open = null;
   let at = -1;
   let waiting = [];
+  let reveal = false;
   let before = null; // the run that was shown when a new one was asked for
   const list = el('div', {className: 'lesson-list'});
   const page = el('article', {className: 'lesson', 'aria-live': 'polite'});
@@ -68,6 +69,14 @@ export function mount(root, store, {app}) {
     store.send({cmd: 'lesson', name});
     if (open.trace && store.opened !== open.trace) store.send({cmd: 'open', name: open.trace, lane: null});
     go(-1);
+    reveal = true;
+    show();
+  }
+  /** A lesson that was begun is scrolled to, where the page is too small for all: once there is a log, for the panels have no size before. */
+  function show() {
+    if (!reveal || !store.open.some((l) => store.lanes[l].n)) return;
+    reveal = false;
+    requestAnimationFrame(() => page.scrollIntoView({block: 'nearest'}));
   }
   store.startLesson = (name = null) => start(name ?? [...store.lessons].map(readLesson).sort((a, b) => a.order - b.order)[0].name);
   function leave() { open = null; light(null); waiting = []; draw(); store.touch('view'); }
@@ -87,11 +96,12 @@ export function mount(root, store, {app}) {
     const last = open.steps.length - (open.after.length ? 0 : 1);
     const button = (text, f, primary) => el('button', {type: 'button', className: `btn${primary ? ' primary' : ''}`, text, on: {click: f}});
     const next = at < last ? button(at < 0 ? 'start' : at === open.steps.length - 1 ? 'try it' : 'next', () => go(at + 1), true) : button('done', leave, true);
-    page.replaceChildren(el('div', {className: 'line'}, el('b', {className: 'grow', text: open.title}), el('button', {type: 'button', className: 'link plain', text: 'all lessons', on: {click: leave}})), ...body, trouble,
+    page.replaceChildren(el('div', {className: 'line'}, el('b', {className: 'grow', text: open.title}), el('button', {type: 'button', className: 'link plain', text: 'all lessons', on: {click: () => { leave(); store.set({tab: 'lessons'}); }}})), ...body, trouble,
       el('div', {className: 'line'}, at >= 0 ? button('back', () => go(at - 1)) : null, el('span', {className: 'sp'}), el('span', {className: 'k', text: at < 0 ? '' : at < open.steps.length ? `${at + 1} of ${open.steps.length}` : ''}), next));
   }
 
   const undo = [store.watch(['lists'], () => { if (!open) draw(); }), store.watch(['data'], () => {
+    show();
     if (!open || !waiting.length || store.run === before || !store.open.some((l) => store.lanes[l].n)) return;
     const log = store.lanes[store.focus];
     if (log.status === 'open' && log.header.live) return;

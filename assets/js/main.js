@@ -131,6 +131,7 @@ export function mount(root, {send, samples = [{name: 'sample', title: 'a sample 
     helpOpen: () => guide.helpOpen,
     interrupt(key) { if (key !== ' ' && key !== '?' && key !== 'l') play.stop(); },
   }));
+  undo.push(store.watch(['data', 'cursor', 'view'], () => tip.again()));
   store.touch('data', 'status', 'view');
 
   const handle = {

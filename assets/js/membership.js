@@ -111,8 +111,7 @@ export function mount(root, store, {tip}) {
   };
   const onLeave = () => { store.point(null); tip.hide(); };
   const onClick = (event) => { const at = locate(event); if (at) { store.set({layer: at.l}); store.select(store.focus, at.pos); } };
-  box.addEventListener('pointermove', onMove);
-  box.addEventListener('pointerleave', onLeave);
+  tip.over(box, onMove, onLeave);
   box.addEventListener('click', onClick);
   const unwatch = store.watch(['data', 'cursor', 'sel', 'hover', 'view', 'size', 'theme'], draw);
   return {draw, destroy() { unwatch(); view.destroy(); picture = null; box.remove(); }};

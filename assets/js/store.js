@@ -121,7 +121,8 @@ export class Store {
     const now = performance.now();
     this.hurried = computed > (now - this.heard) / 2;
     this.heard = now;
-    this.touch('data', 'cursor');
+    if (this.follow) this.rev.cursor++; // moved by the news, not by the person
+    this.touch('data');
   }
 
   on_end({lane, status, metrics}) {
@@ -152,7 +153,7 @@ export class Store {
     if (what.includes('data')) { this.tickCache = null; this.divergenceCache = null; }
     if (this.frame) return;
     // Only what a decode at full speed sends waits: a browser that draws in software would take the decode's own cores.
-    const own = this.status.state !== 'running' || !this.hurried || what.some((name) => name !== 'data' && (name !== 'cursor' || !this.follow));
+    const own = this.status.state !== 'running' || !this.hurried || what.some((name) => name !== 'data');
     const wait = own ? 0 : this.rested - performance.now();
     if (wait <= 0) this.plan();
     else this.restTimer ||= setTimeout(() => { this.restTimer = 0; if (!this.frame) this.plan(); }, wait);

@@ -18,6 +18,13 @@ const COUNT = 26;
 
 const packetRows = (step) => { if (!step.prows) return 0; let n = 0; for (const r of step.prows) n += r; return n / step.prows.length; };
 
+/** τ_upd as [[pass from which it holds, value], ...]: the header's, and every change during the run. */
+export function thresholds(log) {
+  const out = [[0, Number(log.header.config.tau_upd)]];
+  for (const step of log.steps) for (const [name, , value] of step.changes) if (name === 'tau_upd') out.push([step.i, Number(value)]);
+  return out;
+}
+
 export function mount(root, store, {tip, onRule}) {
   const box = el('div', {className: 'cv'});
   root.append(box);
@@ -73,18 +80,21 @@ export function mount(root, store, {tip, onRule}) {
 
   /** N as dots, M as steps, τ_upd as a line; both triggers compare with >. */
   function counts(ctx, t, log, top) {
-    const tau = Number(log.header.config.tau_upd);
+    const taus = thresholds(log);
+    const tau = taus[taus.length - 1][1];
     const some = log.steps.some((s) => s.M !== null || s.N !== null);
     ctx.textAlign = 'right';
     ctx.fillStyle = t.mut;
     ctx.fillText('tokens', ax.left - 5, top + COUNT / 2);
     if (!some) { ctx.textAlign = 'left'; ctx.fillText(noRefresh(log), ax.left + 4, top + COUNT / 2); return; }
-    const most = Math.max(Number.isFinite(tau) ? tau * 2.5 : 8, 8);
+    const most = Math.max(8, ...taus.map(([, v]) => (Number.isFinite(v) ? v * 2.5 : 0)));
     const y = (v) => top + COUNT - Math.min(1, v / most) * COUNT;
     if (Number.isFinite(tau)) {
       ctx.strokeStyle = t.mut;
       ctx.setLineDash([3, 3]);
-      ctx.beginPath(); ctx.moveTo(ax.left, y(tau)); ctx.lineTo(ax.right, y(tau)); ctx.stroke();
+      ctx.beginPath();
+      taus.forEach(([i, v], k) => { ctx.lineTo(ax.x(i), y(v)); ctx.lineTo(k + 1 < taus.length ? ax.x(taus[k + 1][0]) : ax.right, y(v)); });
+      ctx.stroke();
       ctx.setLineDash([]);
       ctx.textAlign = 'left';
       ctx.fillText(`τ_upd ${tau}`, ax.right + 6, y(tau));
@@ -146,8 +156,7 @@ export function mount(root, store, {tip, onRule}) {
   };
   const onLeave = () => tip.hide();
   const onClick = (event) => { const i = passAt(event); if (i >= 0) store.seekPass(store.focus, i); };
-  box.addEventListener('pointermove', onMove);
-  box.addEventListener('pointerleave', onLeave);
+  tip.over(box, onMove, onLeave);
   box.addEventListener('click', onClick);
   const undrag = onDrag(box, view, (x0, y0, x1) => {
     const log = store.lanes[store.focus];

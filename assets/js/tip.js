@@ -1,7 +1,8 @@
 /**
  * The tooltip: lines of text near the pointer, kept inside the page's root.
  *
- * Contract: `show(clientX, clientY, lines)` with lines of [label, value] or a plain string; `hide()`. Text by textContent only.
+ * Contract: `show(clientX, clientY, lines)` with lines of [label, value] or a plain string; `hide()`; `over(box, move, leave)` calls `move(event)` where the pointer
+ * moves over `box` and, from `again()` on, where it rests there while what it points at changes. Text by textContent only.
  */
 
 import {el} from './dom.js';
@@ -9,7 +10,13 @@ import {el} from './dom.js';
 export function makeTip(app) {
   const box = el('div', {className: 'tip', role: 'tooltip', hidden: true});
   app.append(box);
+  let rests = null; // the pointer on a panel: {move, event}
   return {
+    over(panel, move, leave) {
+      panel.addEventListener('pointermove', (event) => { rests = {move, event, panel}; move(event); });
+      panel.addEventListener('pointerleave', (event) => { if (rests?.panel === panel) rests = null; leave(event); });
+    },
+    again() { if (rests?.panel.isConnected) rests.move(rests.event); },
     show(x, y, lines) {
       box.replaceChildren(...lines.map((line) => (typeof line === 'string'
         ? el('div', {className: 'tip-line', text: line})

@@ -324,11 +324,12 @@ def test_a_run_streams_beside_the_queue_and_goes_on_through_it_when_it_cannot(se
     one_lane(t)
     t.js("""() => { window.direct = 0; const Old = window.EventSource;
         window.EventSource = class extends Old { constructor(url, how) { super(url, how); if (!url.includes('polestar/stream/')) return;
-            this.addEventListener('message', () => { window.direct += 1; }); } }; }""")
+            this.addEventListener('message', () => { window.direct += 1; }); this.addEventListener('end', () => { window.over = true; }); } }; }""")
     t.run()
     t.wait_state("done")
     t.wait_passes(256)
     assert t.js("window.direct") > 3
+    t.wait("() => window.over")
     t.js("""() => { window.direct = 0; window.tried = 0; const Old = window.EventSource;
         window.EventSource = function (url, how) { if (!url.includes('polestar/stream/')) return new Old(url, how);
             window.tried += 1; const broken = {close() {}, addEventListener() {}}; setTimeout(() => broken.onerror()); return broken; }; }""")

@@ -94,3 +94,16 @@ def test_the_empty_page_offers_a_recording_and_a_lesson(tab):
     assert last(tab) == {"cmd": "open", "name": "vanilla", "lane": None}
     feed(tab, recording("l1", "vanilla"))
     assert empty.is_hidden() and "What a diffusion LLM does" in tab.get_by_role("tabpanel", name="Lessons").inner_text()
+
+
+def test_a_lesson_that_begins_is_scrolled_to_on_a_small_page_and_its_list_is_where_all_lessons_says(tab):
+    tab.set_viewport_size({"width": 792, "height": 700})
+    status = {"type": "status", "state": "empty", "text": "", "place": None}
+    feed(tab, [json.dumps({"v": 1, "run": "r0", "seq": 0, "events": [status, lessons_event()]})])
+    tab.get_by_role("button", name="Start the first lesson").click()
+    feed(tab, recording("l1", lesson_files()[0].read_text().split("trace: ")[1].split("\n")[0]))
+    tab.wait_for_function("""() => { const r = document.getElementById('root').shadowRoot.querySelector('.lesson .primary').getBoundingClientRect();
+        return r.top >= 0 && r.bottom < innerHeight + 1; }""")
+    tab.evaluate("() => page.store.set({tab: 'why'})")
+    tab.locator(".lesson").get_by_role("button", name="all lessons").click()
+    assert tab.evaluate("page.store.view.tab") == "lessons" and tab.locator(".lesson-card").first.is_visible()
