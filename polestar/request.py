@@ -22,6 +22,8 @@ def check_request(model: Transformer, prompt_ids: Sequence[int], config: DecodeC
     cfg = model.cfg
     if level not in LEVELS:
         raise ValueError(f"level {level!r} is not one of {', '.join(LEVELS)}; choose one of those")
+    if isinstance(prompt_ids, str):
+        raise ValueError(f"the prompt is the text {prompt_ids[:40]!r}, not token ids; give model.codec.encode_chat(text)")
     if len(prompt_ids) == 0:
         raise ValueError("the prompt is empty (0 tokens); give at least one token")
     wrong = [i for i in prompt_ids if not 0 <= int(i) < cfg.vocab_size]

@@ -239,6 +239,7 @@ def test_infinite_logits_are_caught_too():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        ({"prompt": "What?"}, "the prompt is the text 'What?', not token ids; give model.codec.encode_chat(text)"),
         ({"prompt": []}, "the prompt is empty (0 tokens); give at least one token"),
         ({"prompt": [1, 16]}, "prompt id 16 is outside the model's vocabulary of 16; give ids from 0 to 15"),
         ({"prompt": [-1]}, "prompt id -1 is outside the model's vocabulary of 16; give ids from 0 to 15"),

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from polestar.arguments import Parser
+from polestar.bench import common
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 1.05
@@ -144,8 +145,8 @@ def main(argv: list[str] | None = None) -> int:
         print(str(error).splitlines()[0], file=sys.stderr)
         return 1
     if args.json:
-        print(json.dumps(result))
-    else:
+        common.write_text(args.json, json.dumps(result, indent=1))
+    if args.json != "-":
         busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
         if busy > 1.5 * (os.cpu_count() or 1):
             print(f"the machine is busy (load {busy:.1f} on {os.cpu_count()} cores), so these times say little; repeat when it is quiet", file=sys.stderr)

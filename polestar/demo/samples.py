@@ -21,7 +21,7 @@ PROMPT = "Take the day that is 4 days before Sunday, then the one 5 days before 
 
 def parser() -> Parser:
     """The options of the command."""
-    p = Parser(prog="polestar samples", description="Decode one prompt with every method on the bundled model and save the traces.")
+    p = Parser(prog="polestar samples", description="Decode one prompt with every method that is made for the model's family, and save the traces.")
     common.add_model_options(p)
     p.add_argument("--prompt", default=PROMPT)
     p.add_argument("--gen-length", type=int, default=96, metavar="N")
