@@ -134,7 +134,8 @@ def _live(page: gr.Blocks, parts: Parts, server: Server) -> None:
 
     of = parts.params.of
     if "K" in of and "k" in of:
-        _heard(gr.on([of["K"].input, of["k"].input], keep_k, [of["K"], of["k"]], [of["k"], parts.toasts], **LIVE), "k", parts)
+        # K once it is let go or left: 16 is typed by way of 1.
+        _heard(gr.on([of["K"].release, of["k"].input], keep_k, [of["K"], of["k"]], [of["k"], parts.toasts], **LIVE), "k", parts)
 
 
 def _choices(parts: Parts, server: Server) -> None:

@@ -1,4 +1,4 @@
-"""Number boxes that are emptied: one value, the one that the box shows. With the real engine and the bundled model."""
+"""Number boxes that are emptied or typed into: one value, the one that the box shows. With the real engine and the bundled model."""
 
 from __future__ import annotations
 
@@ -69,3 +69,19 @@ def test_the_log_of_a_run_has_what_an_emptied_box_shows(app, tab):
     t.wait_state("stopped")
     assert t.js(CHANGES) == [["alpha", 10]]
     shows(t, "alpha", "10")
+
+
+def test_K_typed_by_way_of_1_leaves_k_alone(app, tab):
+    t = tab(app.url)
+    empty(t, "K")
+    t.page.keyboard.type("16", delay=400)
+    t.page.keyboard.press("Tab")
+    shows(t, "K", "16")
+    t.page.wait_for_timeout(500)
+    assert t.page.input_value("#ps-k input[type=number]") == "4"
+    t.number("k", 12)  # more than the 8 clusters of before
+    t.page.wait_for_timeout(1000)
+    shows(t, "k", "12")
+    t.number("K", 6)
+    t.page.wait_for_selector("text=k = 12 is more than K = 6 clusters; k is 6 now.")
+    shows(t, "k", "6")
