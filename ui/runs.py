@@ -224,7 +224,8 @@ class Run:
         tenth = 10 * done // max(1, total)
         if tenth != self._tenth:
             self._tenth = tenth
-            self._say("loading", f"loading {self.request.model}, {done / 1e9:.1f} of {total / 1e9:.1f} GB")
+            unit, name = (1e9, "GB") if total >= 1e8 else (1e6, "MB")
+            self._say("loading", f"loading {self.request.model}, {done / unit:.1f} of {total / unit:.1f} {name}")
 
     def _prepare(self) -> None:
         request = self.request
