@@ -162,7 +162,7 @@ def _choices(parts: Parts, server: Server) -> None:
         if lanes.show(side).shown == side:
             updates[filled.index(parts.side)].pop("value")
         for update, value in zip(updates[-len(components) :], given[-len(components) :], strict=True):
-            if update["value"] == value and type(update["value"]) is type(value):
+            if update["value"] == value and isinstance(update["value"], bool) is isinstance(value, bool):  # 10 from the page is 10.0
                 del update["value"]
         return updates
 

@@ -85,3 +85,20 @@ def test_K_typed_by_way_of_1_leaves_k_alone(app, tab):
     t.number("K", 6)
     t.page.wait_for_selector("text=k = 12 is more than K = 6 clusters; k is 6 now.")
     shows(t, "k", "6")
+
+
+def test_an_answer_that_is_late_takes_nothing_back(app, tab):
+    """Whatever was chosen, what was typed before the answer came stays."""
+    t = tab(app.url)
+    held = []
+    t.page.route("**/gradio_api/run/**", lambda route: route.continue_() if held else held.append(route))
+    t.page.uncheck("#ps-compare input")
+    t.page.wait_for_timeout(100)
+    typed = {"alpha": 20, "tau_upd": 5, "temperature": 0.5, "K": 6}
+    for name, value in typed.items():
+        t.number(name, value)
+    held[0].continue_()
+    t.wait("() => !document.querySelector('#ps-side')?.getClientRects().length")
+    t.page.wait_for_timeout(300)
+    for name, value in typed.items():
+        shows(t, name, str(value))
