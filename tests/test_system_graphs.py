@@ -56,8 +56,6 @@ def loaded(request):
     ids=["dual", "prefix", "vanilla", "dawn", "klass", "paper", "release int8", "release"],
 )  # fmt: skip
 def test_a_recorded_decode_is_the_same_to_the_bit(loaded, method, values, level):
-    if level == "full" and loaded.name != "demo":
-        pytest.skip("the log's level is tried on one model")
     recorder = TapeRecorder()
     recorded, eager = decoder_for(loaded, method, recorder=recorder, level=level, **values), decoder_for(loaded, method, level=level, **values)
     refreshes, fed = 0, set()
