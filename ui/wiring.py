@@ -134,8 +134,9 @@ def _live(page: gr.Blocks, parts: Parts, server: Server) -> None:
 
     of = parts.params.of
     if "K" in of and "k" in of:
-        # K once it is let go or left: 16 is typed by way of 1.
-        _heard(gr.on([of["K"].release, of["k"].input], keep_k, [of["K"], of["k"]], [of["k"], parts.toasts], **LIVE), "k", parts)
+        # K once it is let go or left: 16 is typed by way of 1, and the click that enters its box counts as letting go.
+        left = "(K, k) => [document.activeElement?.matches('#ps-K input[type=number]') ? null : K, k]"
+        _heard(gr.on([of["K"].release, of["k"].input], keep_k, [of["K"], of["k"]], [of["k"], parts.toasts], js=left, **LIVE), "k", parts)
 
 
 def _choices(parts: Parts, server: Server) -> None:
