@@ -133,7 +133,7 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--model", default="demo")
     p.add_argument("--prompt", default="Ivy starts with 12 balls. Ivy finds 25 balls. The number of balls doubles. How many balls does she have in the end?")
     p.add_argument("--repeats", type=int, default=9)
-    p.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    p.add_argument("--json", metavar="FILE", help="write the figures; - is stdout")
     p.add_argument("--quiet", action="store_true")
     args = p.parse_args(argv)
     try:
