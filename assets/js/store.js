@@ -26,6 +26,7 @@ export class Store {
     this.run = null;
     this.playing = false;
     this.frame = 0;
+    this.touched = null;
     this.restTimer = 0;
     this.rested = 0; // when the next draw of a running decode may begin
     // What belongs to the tab rather than to one run: the server sends the whole list whenever it changes.
@@ -76,12 +77,18 @@ export class Store {
     }
     if (message.seq < this.nextSeq) return;
     this.pending.set(message.seq, message.events);
+    this.computed = null; // milliseconds that the passes in it took; null without passes
+    this.touched = []; // what it changes is drawn together, once it is known how fast the decode goes
     while (this.pending.has(this.nextSeq)) {
       const events = this.pending.get(this.nextSeq);
       this.pending.delete(this.nextSeq);
       this.nextSeq++;
       for (const event of events) this.apply(event);
     }
+    if (this.computed !== null) this.news();
+    const touched = this.touched;
+    this.touched = null;
+    if (touched.length) this.draw(touched);
     clearTimeout(this.lateTimer);
     if (this.gap && !this.pending.size) { this.gap = false; this.fail(''); }
     if (this.pending.size) this.lateTimer = setTimeout(() => this.late(), LATE_MS);
@@ -116,10 +123,13 @@ export class Store {
   on_steps({lane, steps}) {
     const log = this.lanes[lane];
     if (!log) throw new Error(`lane ${lane} has no header yet.`);
-    let computed = 0;
-    for (const raw of steps) computed += 1000 * log.append(raw).dt;
+    for (const raw of steps) this.computed += 1000 * log.append(raw).dt;
+  }
+
+  /** Passes have come: all of a message at once, which tells how fast the decode goes. */
+  news() {
     const now = performance.now();
-    this.hurried = computed > (now - this.heard) / 2;
+    this.hurried = this.heard > 0 && this.computed > (now - this.heard) / 2; // the first ones are drawn at once
     this.heard = now;
     if (this.follow) this.rev.cursor++; // moved by the news, not by the person
     this.touch('data');
@@ -151,6 +161,10 @@ export class Store {
   touch(...what) {
     for (const name of what) this.rev[name]++;
     if (what.includes('data')) { this.tickCache = null; this.divergenceCache = null; }
+    if (this.touched) this.touched.push(...what); else this.draw(what);
+  }
+
+  draw(what) {
     if (this.frame) return;
     // Only what a decode at full speed sends waits: a browser that draws in software would take the decode's own cores.
     const own = this.status.state !== 'running' || !this.hurried || what.some((name) => name !== 'data');
