@@ -306,7 +306,9 @@ class Decoder:
             step.conf, step.argmax = np.full(size, np.nan, dtype=np.float32), np.full(size, -1, dtype=np.int32)
             step.conf[at], step.argmax[at] = view.confidence.numpy(), view.token.numpy()
             self.scheduler.log(run, step)
-            if run.entering:
+            if self.graphs is not None and (run.entering or self.graphs.grew):
+                step.extra["memory"] = self.graphs.memory(self.cache.memory(run))
+            elif run.entering:
                 step.extra["memory"] = self.cache.memory(run)
             if self.inspector is not None:
                 self.inspector.log(step, view, result)
@@ -332,10 +334,13 @@ class Decoder:
 
 def decode(
     model: Any, prompt_ids: Sequence[int], config: DecodeConfig | None = None, *, level: str = "steps", warm_up: bool = False,
-    on_step: Callable[[Step], None] | None = None, observe: bool = False,
+    on_step: Callable[[Step], None] | None = None, observe: bool = False, graphs: bool = False,
 ) -> Trace:
-    """Run a whole decode. `model`: a `Transformer` or a loaded checkpoint. Returns its `Trace`; `on_step` sees each pass as it ends."""
-    decoder = decoder_for(model, prompt_ids, config or DecodeConfig.make(), level=level, observe=observe)
+    """Run a whole decode. `model`: a `Transformer` or a loaded checkpoint. Returns its `Trace`; `on_step` sees each pass as it ends.
+
+    `graphs`: record and replay passes as CUDA graphs (`polestar.graphs`). Raises ValueError, one sentence, where the request cannot run.
+    """
+    decoder = decoder_for(model, prompt_ids, config or DecodeConfig.make(), level=level, observe=observe, graphs=graphs)
     if warm_up:
         decoder.warm_up()
     trace = Trace(decoder.header)
@@ -348,12 +353,20 @@ def decode(
 
 
 def decoder_for(
-    model: Any, prompt_ids: Sequence[int], config: DecodeConfig, *, level: str = "steps", prompt_text: str | None = None, observe: bool = False
+    model: Any, prompt_ids: Sequence[int], config: DecodeConfig, *, level: str = "steps", prompt_text: str | None = None, observe: bool = False,
+    graphs: bool = False,
 ) -> Decoder:
-    """A `Decoder` on a bare `Transformer` or on a loaded checkpoint (whose name and revision go into the header)."""
+    """A `Decoder` on a bare `Transformer` or on a loaded checkpoint (whose name and revision go into the header); `graphs` as for `decode`."""
+    if graphs:
+        from polestar.graphs import use, why_not
+
+        if why := why_not(getattr(model, "model", model)):
+            raise ValueError(why)
     if isinstance(model, Transformer):
-        return Decoder(model, prompt_ids, config, level=level, prompt_text=prompt_text, observe=observe)
-    return Decoder(
-        model.model, prompt_ids, config, level=level, model_name=model.name, revision=model.revision, prompt_text=prompt_text,
-        token_text=model.codec.token_text, observe=observe,
-    )
+        decoder = Decoder(model, prompt_ids, config, level=level, prompt_text=prompt_text, observe=observe)
+    else:
+        decoder = Decoder(
+            model.model, prompt_ids, config, level=level, model_name=model.name, revision=model.revision, prompt_text=prompt_text,
+            token_text=model.codec.token_text, observe=observe,
+        )
+    return use(decoder) if graphs else decoder

@@ -44,6 +44,9 @@ class Recorder(Protocol):
     def record(self, work: Callable[[], None]) -> Handle:
         """Call `work` and take down the operations it gives the device, without running them. Raises RuntimeError where one cannot be taken down."""
 
+    def nbytes(self) -> int:
+        """Bytes of device memory that recordings hold, kept or dropped: what a later one would reuse."""
+
 
 class CudaRecorder:
     """CUDA graphs on a stream of their own. All share one memory pool: no two run at once, and what outlives a replay is copied.
@@ -74,6 +77,10 @@ class CudaRecorder:
             graph.capture_end()
         return graph
 
+    def nbytes(self) -> int:
+        """The pool's segments, as the allocator counts them."""
+        return sum(segment["total_size"] for segment in torch.cuda.memory_snapshot(self.pool))
+
 
 @dataclass(slots=True)
 class Recording:
@@ -93,10 +100,21 @@ class Recordings:
         self.kept: dict[Hashable, Recording | None] = {}  # by kind; None: one such pass was run
         self.config: DecodeConfig | None = None
         self.recorded = self.replayed = 0
+        self.counted = 0  # recordings in the memory told last
 
     def drop(self) -> None:
         """Forget all recordings."""
         self.kept.clear()
+
+    @property
+    def grew(self) -> bool:
+        """Has a pass been recorded since memory was told?"""
+        return self.recorded > self.counted
+
+    def memory(self, found: dict) -> dict:
+        """What `CachePolicy.memory` found, and the recordings beside it."""
+        self.counted, kept = self.recorded, self.recorder.nbytes()
+        return found | {"device": found["device"] + kept, "parts": found["parts"] | {"graphs": kept}}
 
     def run(self, run: Run, plan: ForwardPlan) -> PassResult:
         """As `Transformer.run`, replayed where a pass of this kind was recorded. Raises DecodeError where one cannot be recorded."""

@@ -26,7 +26,7 @@ class Session:
 
     `breakpoints` may be changed at any time, from any thread; `breaks` holds them and whatever else is to be asked after every pass. One that
     answers a sentence pauses the run *at* that pass. `loaded`: a loaded checkpoint or a bare `Transformer`; `pace`: passes a second, or None for
-    full speed; `past`: passes that the decoder has behind it (a fork).
+    full speed; `graphs`: as for `polestar.driver.decode`; `past`: passes that the decoder has behind it (a fork).
     """
 
     def __init__(
@@ -41,11 +41,12 @@ class Session:
         paused: bool = False,
         warm_up: bool = False,
         observe: bool = False,
+        graphs: bool = False,
         decoder: Decoder | None = None,
         past: Sequence[Step] = (),
     ):
         """Raises ValueError before any work when the request cannot run."""
-        self.decoder = decoder or decoder_for(loaded, prompt_ids, config, level=level, prompt_text=prompt_text, observe=observe)
+        self.decoder = decoder or decoder_for(loaded, prompt_ids, config, level=level, prompt_text=prompt_text, observe=observe, graphs=graphs)
         self.trace = Trace(self.decoder.header, past)
         self.breakpoints = Breakpoints(self.decoder.header, getattr(loaded, "codec", None))
         self.breaks: list[Pause] = [self.breakpoints]

@@ -164,3 +164,7 @@ class TapeRecorder:
             work()
         self.tapes.append(tape)
         return tape
+
+    def nbytes(self) -> int:
+        """Bytes that the recorded work made."""
+        return sum(storage.nbytes() for tape in self.tapes for storage in tape.made.values())

@@ -10,10 +10,11 @@ from polestar.__main__ import main
 from polestar.bench.engine import random_llada
 from polestar.cache import refresh
 from polestar.config import PARAMS, DecodeConfig
-from polestar.driver import Decoder
+from polestar.driver import Decoder, decode
 from polestar.fork import fork
 from polestar.state import DecodeError
 from polestar.trace.trace import Trace
+from ui.engine import Engine
 from tests.tape import NotRecordable, TapeRecorder
 
 PROMPTS = {"llada": list(range(5, 75)), "dream": list(range(5, 60)), "demo": list(range(20, 90))}
@@ -338,7 +339,9 @@ def test_cuda_recordings_share_a_pool_that_stays_and_end_their_capture(monkeypat
     for name in ("current_stream", "stream", "device"):
         monkeypatch.setattr(torch.cuda, name, mock.MagicMock())
     monkeypatch.setattr(torch, "zeros", lambda n, device: zeros(n))
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda pool: [{"total_size": 2 << 20}, {"total_size": 5}] if pool == (0, 7) else [])
     recorder = graphs.CudaRecorder(torch.device("cuda"))
+    assert recorder.nbytes() == (2 << 20) + 5
     began = ("begin", {"pool": (0, 7), "capture_error_mode": "thread_local"})
     assert recorder.anchor is FakeGraph.made[0] and recorder.anchor.calls == [began, "end"]
     handle = recorder.record(lambda: FakeGraph.made[-1].calls.append("work"))
@@ -354,6 +357,46 @@ def test_cuda_recordings_share_a_pool_that_stays_and_end_their_capture(monkeypat
     assert FakeGraph.made[-1].calls == [began, "spoilt", "end"]
 
 
-def test_the_command_line_says_so_too(capsys):
-    assert main(["generate", "--prompt", "Hello", "--gen-length", "8", "--device", "cpu", "--graphs"]) == 1
+def test_memory_counts_recordings(demo):
+    recorder = TapeRecorder()
+    decoder, plain = decoder_for(demo, recorder=recorder, **POLESTAR), decoder_for(demo, **POLESTAR)
+    seen, entries = [], 0
+    for step in iter(decoder.step, None):
+        own, found = plain.step().extra.get("memory"), step.extra.get("memory")
+        if own is not None:
+            entries += 1
+            assert found["parts"] == own["parts"] | {"graphs": found["parts"]["graphs"]} and found["host"] == own["host"]
+            assert found["device"] == own["device"] + found["parts"]["graphs"]
+        if found is not None:
+            seen.append(found["parts"]["graphs"])
+    assert seen == sorted(seen) and seen[0] == 0 and seen[-1] == recorder.nbytes() > 0
+    assert len(seen) > entries, "told after a recording, too"
+
+
+@pytest.mark.parametrize("command", [["generate"], ["compare", "--methods", "polestar"]])
+def test_the_command_line_says_so_too(command, capsys):
+    assert main([*command, "--prompt", "Hello", "--gen-length", "8", "--device", "cpu", "--graphs"]) == 1
     assert "CUDA graphs need a model on a CUDA GPU, and this one is on cpu" in capsys.readouterr().err
+
+
+def test_library_and_page_say_so_too(demo):
+    config = DecodeConfig.make(gen_length=8)
+    engine = Engine(device="cpu", graphs=True)
+    for begin in (lambda: decode(demo, "Hello", config, graphs=True), lambda: engine.session(engine.load("demo"), "Hello", config, "steps")):
+        with pytest.raises(ValueError, match="^CUDA graphs need a model on a CUDA GPU, and this one is on cpu; choose --device cuda or leave graphs out$"):
+            begin()
+
+
+def test_the_page_records_when_asked(demo, monkeypatch):
+    """Its runs and its forks, each on a recorder of its own; a tape stands in for CUDA."""
+    monkeypatch.setattr(graphs, "why_not", lambda model: None)
+    monkeypatch.setattr(graphs, "CudaRecorder", lambda device: TapeRecorder())
+    engine = Engine(device="cpu", graphs=True)
+    loaded, config = engine.load("demo"), DecodeConfig.make(gen_length=40, offload="off", tau_s=2.0)
+    session = engine.session(loaded, "Hello", config, "steps")
+    assert len(list(session.steps())) > 25
+    told = [s.extra["memory"]["parts"]["graphs"] for s in session.trace if "memory" in s.extra]
+    assert told[-1] > 0
+    other = engine.fork(loaded, session.trace, 20)
+    assert other.decoder.graphs is not None
+    assert [c.token for s in other.steps() for c in s.commits] == [c.token for s in session.trace[21:] for c in s.commits]

@@ -17,8 +17,8 @@ from typing import Any
 class Engine:
     """The real engine, `polestar`."""
 
-    def __init__(self, device: str | None = None, dtype: str | None = None, quantize: str | None = None, threads: int | None = None):
-        self.device, self.dtype, self.quantize, self.threads = device, dtype, quantize, threads
+    def __init__(self, device: str | None = None, dtype: str | None = None, quantize: str | None = None, threads: int | None = None, *, graphs: bool = False):
+        self.device, self.dtype, self.quantize, self.threads, self.graphs = device, dtype, quantize, threads, graphs
         self._lock = threading.Lock()
         self._name: str | None = None
         self._loaded: Any = None
@@ -66,13 +66,18 @@ class Engine:
         self._warm.add(key)
         text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
         observe = level == "observe"
-        return Session(loaded, ids, config, level="full" if observe else level, prompt_text=text, warm_up=cold, observe=observe)
+        return Session(loaded, ids, config, level="full" if observe else level, prompt_text=text, warm_up=cold, observe=observe, graphs=self.graphs)
 
     def fork(self, loaded: Any, trace: Any, at_pass: int, **how: Any) -> Any:
         """A session that stands after pass `at_pass` of a recording, see `polestar.fork`. Takes as long as the passes up to there."""
         from polestar.fork import fork
 
-        return fork(loaded, trace, at_pass, **how)
+        session = fork(loaded, trace, at_pass, **how)
+        if self.graphs:
+            from polestar.graphs import use
+
+            use(session.decoder)
+        return session
 
     def config(self, method: str, preset: str, values: dict[str, Any]) -> Any:
         """A valid DecodeConfig."""

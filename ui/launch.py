@@ -32,6 +32,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     p.add_argument("--device", help="cpu or cuda (default: what the machine has)")
     p.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="number format of the model")
     p.add_argument("--quantize", choices=("8bit", "4bit"), help="hold the model's projections in 8 or 4 bits (needs bitsandbytes)")
+    p.add_argument("--graphs", action="store_true", help="record passes within a block as CUDA graphs (needs a CUDA GPU; never run on one so far)")
     p.add_argument("--threads", type=int, help="CPU threads of the engine (default: 1 for a model below 30 M parameters, else one for each core)")
     args = p.parse_args(argv)
     if args.threads is not None and args.threads < 1:
@@ -95,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
     from .engine import Engine
 
-    page = serve(Engine(args.device, args.dtype, args.quantize, args.threads), args)
+    page = serve(Engine(args.device, args.dtype, args.quantize, args.threads, graphs=args.graphs), args)
     try:
         page.block_thread()
     except KeyboardInterrupt:

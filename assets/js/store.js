@@ -176,6 +176,7 @@ export class Store {
   plan() {
     this.frame = requestAnimationFrame(() => {
       const began = performance.now();
+      this.rested = began + REST_MAX_MS; // what comes before it is known how long this draw takes is not drawn on top of it
       this.flush();
       // The next task runs once the browser has laid out and painted what was drawn.
       setTimeout(() => { const now = performance.now(); this.rested = now + Math.min(REST_MAX_MS, REST * (now - began)); });

@@ -71,6 +71,13 @@ def add_decode_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="any other parameter, e.g. --set alpha=5 tau_s=0.8")
 
 
+def add_graphs_option(parser: argparse.ArgumentParser) -> None:
+    """--graphs."""
+    parser.add_argument(
+        "--graphs", action="store_true", help="record passes within a block as CUDA graphs and replay them (needs a GPU; never run on one so far)"
+    )
+
+
 def config_from(args: argparse.Namespace, method: str) -> DecodeConfig:
     """The config that the options describe; corrections are said on stderr."""
     values: dict[str, Any] = {}

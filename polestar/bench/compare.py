@@ -29,6 +29,7 @@ def parser() -> Parser:
     p.add_argument("--methods", nargs="+", default=["vanilla", "parallel", "fast-dllm-dual", "polestar"], choices=tuple(METHODS), metavar="NAME")
     p.add_argument("--limit", type=common.at_least(1), metavar="N", help="only the first N prompts")
     common.add_decode_options(p)
+    common.add_graphs_option(p)
     p.add_argument("--level", default="steps", choices=("off", "steps", "full"), help="how much each pass logs")
     p.add_argument("--json", metavar="FILE", help="write the figures; - is stdout")
     return p
@@ -73,7 +74,7 @@ def _compare(args: argparse.Namespace) -> int:
     traces: dict[str, list[Any]] = {m: [] for m in configs}
     for number, ids in enumerate(prompts):
         for method, config in configs.items():
-            traces[method].append(decode(loaded, ids, config, level=args.level, warm_up=number == 0))
+            traces[method].append(decode(loaded, ids, config, level=args.level, warm_up=number == 0, graphs=args.graphs))
             bar.advance()
     bar.close()
     rows = summarise(traces, loaded.codec)

@@ -27,7 +27,7 @@ def parser() -> Parser:
     what.add_argument("--prompt-ids", metavar="1,2,3", help="token ids, used as they are")
     p.add_argument("--method", default="polestar", choices=tuple(METHODS), metavar="NAME", help=", ".join(METHODS))
     common.add_decode_options(p)
-    p.add_argument("--graphs", action="store_true", help="record passes within a block as CUDA graphs and replay them (needs a GPU; never run on one so far)")
+    common.add_graphs_option(p)
     p.add_argument("--level", default="steps", choices=("off", "steps", "full"), help="how much each pass logs")
     p.add_argument("--json", metavar="FILE", help="write the result as JSON; - is stdout")
     p.add_argument("--trace", metavar="FILE", help="save the whole log (safetensors); `python app.py --trace FILE` shows it")
@@ -40,16 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _generate(args: argparse.Namespace) -> int:
-    from polestar import graphs
     from polestar.driver import decoder_for
     from polestar.trace.trace import Trace
 
     config = common.config_from(args, args.method)
     loaded = common.load(args)
     ids = common.prompt_ids_from(loaded, text=args.prompt, ids=args.prompt_ids)
-    decoder = decoder_for(loaded, ids, config, level=args.level, prompt_text=args.prompt)
-    if args.graphs:
-        graphs.use(decoder)
+    decoder = decoder_for(loaded, ids, config, level=args.level, prompt_text=args.prompt, graphs=args.graphs)
     decoder.warm_up()
     trace = Trace(decoder.header)
     bar = common.Progress(config.gen_length, args.method, quiet=args.quiet)

@@ -56,6 +56,27 @@ def test_news_of_a_paced_decode_is_drawn_at_once(tab):
     assert drawn(tab, f"s.receive({json.dumps(rest[0])})")["now"]
 
 
+def test_news_that_come_during_a_draw_wait_too(tab):
+    rest = running(tab)
+    got = tab.evaluate("""async ([first, second]) => {
+        const s = page.store;
+        s.flush();
+        await new Promise((done) => setTimeout(done, 30));
+        s.flush();
+        s.rested = 0;
+        return await new Promise((done) => {
+            const draw = () => {
+                s.listeners.delete(draw);
+                s.receive(second);
+                done({now: s.frame !== 0, later: s.restTimer !== 0});
+            };
+            s.listeners.add(draw);
+            s.receive(first);
+        });
+    }""", [slow(m) for m in rest[:2]])  # fmt: skip
+    assert got == {"now": False, "later": True}
+
+
 def test_how_fast_a_decode_goes_is_told_by_a_whole_message(tab):
     """Its passes come in several parts, of which one alone may have taken no time at all."""
     rest = running(tab)
