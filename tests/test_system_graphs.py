@@ -14,8 +14,8 @@ from polestar.driver import Decoder, decode
 from polestar.fork import fork
 from polestar.state import DecodeError
 from polestar.trace.trace import Trace
-from ui.engine import Engine
 from tests.tape import NotRecordable, TapeRecorder
+from ui.engine import Engine
 
 PROMPTS = {"llada": list(range(5, 75)), "dream": list(range(5, 60)), "demo": list(range(20, 90))}
 # One token a pass: many passes, of which about half refresh, and pre-committed suffix tokens whose embedding a refresh feeds.
