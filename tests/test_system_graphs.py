@@ -383,7 +383,7 @@ def test_library_and_page_say_so_too(demo):
     config = DecodeConfig.make(gen_length=8)
     engine = Engine(device="cpu", graphs=True)
     for begin in (lambda: decode(demo, "Hello", config, graphs=True), lambda: engine.session(engine.load("demo"), "Hello", config, "steps")):
-        with pytest.raises(ValueError, match="^CUDA graphs need a model on a CUDA GPU, and this one is on cpu; choose --device cuda or leave graphs out$"):
+        with pytest.raises(ValueError, match="this one is on cpu; choose --device cuda or leave graphs out"):
             begin()
 
 

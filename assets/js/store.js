@@ -11,8 +11,8 @@ import {LaneLog} from './log.js';
 import {cellText} from './tokens.js';
 
 const LATE_MS = 1500;
-const REST = 25; // times as long as a draw took: what a decode at full speed sends is drawn in a twenty-sixth of the time, or every REST_MAX_MS
-const REST_MAX_MS = 800;
+const REST = 40; // times as long as a draw took: what a decode at full speed sends is drawn in a fortieth of the time, or every REST_MAX_MS
+const REST_MAX_MS = 1000;
 export const LANES = ['A', 'B'];
 
 export class Store {
