@@ -36,7 +36,7 @@ export function losses(rows) {
 }
 
 /** A lane that ran to its end. */
-const complete = (log) => log.status === 'done' && log.n > 0;
+export const complete = (log) => log.status === 'done' && log.n > 0;
 
 /** Why a lane has no end though nothing will add to it any more; '' for a complete lane and for one that may still go on. */
 export function shortfall(lane, log, state) {

@@ -5,7 +5,7 @@
  */
 
 import {REASONS, REASON_LABEL} from './codec.js';
-import {jump} from './compare.js';
+import {complete, jump} from './compare.js';
 import {el, icon, say} from './dom.js';
 
 export const KEYS = [
@@ -53,7 +53,8 @@ export function mount(root, store, {app}) {
     where.hidden = !two;
     marks[marks.length - 1].hidden = !two;
     where.disabled = !d?.first;
-    say(where, d?.first ? `diverges at ${d.first.pos}, pass ${d.first.pass}` : two ? 'no divergence so far' : '');
+    const none = two && complete(store.lanes.A) && complete(store.lanes.B) ? 'no divergence' : 'no divergence so far';
+    say(where, d?.first ? `diverges at ${d.first.pos}, pass ${d.first.pass}` : two ? none : '');
     const full = d?.first ? `first divergence: position ${d.first.pos}, pass ${d.first.pass}` : where.textContent;
     if (where.getAttribute('aria-label') !== full) where.setAttribute('aria-label', full);
   }

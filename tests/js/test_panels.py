@@ -237,7 +237,9 @@ def test_a_stopped_comparison_gives_no_verdict(tab, passes, end, said):
     assert verdict.inner_text() == said
     assert "so far" in text and "same tokens" not in text and "loses" not in text and "behind on nothing" not in text
     assert panel.locator(".win, .lose").count() == 0
+    assert tab.get_by_role("button", name="no divergence so far", exact=True).count() == 1
     push(tab, {"type": "steps", "lane": "B", "steps": steps[passes:]}, {"type": "end", "lane": "B", "status": "done", "metrics": None})
+    assert tab.get_by_role("button", name="no divergence", exact=True).count() == 1
     assert "Both lanes gave the same tokens." in panel.inner_text() and "no verdict" not in verdict.inner_text()
 
 
