@@ -10,7 +10,7 @@ from polestar.bench import page
 def test_a_process_without_a_page_decodes_again_and_again():
     alone = page.Alone("demo")
     try:
-        assert 0 < alone.decode("Hello") and 0 < alone.decode("Hello")
+        assert alone.decode("Hello") > 0 and alone.decode("Hello") > 0
     finally:
         alone.close()
     assert not alone.process.is_alive()
@@ -19,7 +19,7 @@ def test_a_process_without_a_page_decodes_again_and_again():
 def test_a_model_that_is_not_there_is_named():
     alone = page.Alone("nosuch")
     try:
-        with pytest.raises(RuntimeError, match="^there is no model named 'nosuch'"):
+        with pytest.raises(RuntimeError, match="there is no model named 'nosuch'"):
             alone.decode("Hello")
     finally:
         alone.close()
