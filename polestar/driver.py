@@ -357,11 +357,6 @@ def decoder_for(
     graphs: bool = False,
 ) -> Decoder:
     """A `Decoder` on a bare `Transformer` or on a loaded checkpoint (whose name and revision go into the header); `graphs` as for `decode`."""
-    if graphs:
-        from polestar.graphs import use, why_not
-
-        if why := why_not(getattr(model, "model", model)):
-            raise ValueError(why)
     if isinstance(model, Transformer):
         decoder = Decoder(model, prompt_ids, config, level=level, prompt_text=prompt_text, observe=observe)
     else:
@@ -369,4 +364,8 @@ def decoder_for(
             model.model, prompt_ids, config, level=level, model_name=model.name, revision=model.revision, prompt_text=prompt_text,
             token_text=model.codec.token_text, observe=observe,
         )
-    return use(decoder) if graphs else decoder
+    if graphs:
+        from polestar.graphs import use
+
+        use(decoder)
+    return decoder

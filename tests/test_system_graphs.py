@@ -6,16 +6,14 @@ import pytest
 import torch
 
 from polestar import graphs
-from polestar.__main__ import main
 from polestar.bench.engine import random_llada
 from polestar.cache import refresh
 from polestar.config import PARAMS, DecodeConfig
-from polestar.driver import Decoder, decode
+from polestar.driver import Decoder
 from polestar.fork import fork
 from polestar.state import DecodeError
 from polestar.trace.trace import Trace
 from tests.tape import NotRecordable, TapeRecorder
-from ui.engine import Engine
 
 PROMPTS = {"llada": list(range(5, 75)), "dream": list(range(5, 60)), "demo": list(range(20, 90))}
 # One token a pass: many passes, of which about half refresh, and pre-committed suffix tokens whose embedding a refresh feeds.
@@ -371,32 +369,3 @@ def test_memory_counts_recordings(demo):
             seen.append(found["parts"]["graphs"])
     assert seen == sorted(seen) and seen[0] == 0 and seen[-1] == recorder.nbytes() > 0
     assert len(seen) > entries, "told after a recording, too"
-
-
-@pytest.mark.parametrize("command", [["generate"], ["compare", "--methods", "polestar"]])
-def test_the_command_line_says_so_too(command, capsys):
-    assert main([*command, "--prompt", "Hello", "--gen-length", "8", "--device", "cpu", "--graphs"]) == 1
-    assert "CUDA graphs need a model on a CUDA GPU, and this one is on cpu" in capsys.readouterr().err
-
-
-def test_library_and_page_say_so_too(demo):
-    config = DecodeConfig.make(gen_length=8)
-    engine = Engine(device="cpu", graphs=True)
-    for begin in (lambda: decode(demo, "Hello", config, graphs=True), lambda: engine.session(engine.load("demo"), "Hello", config, "steps")):
-        with pytest.raises(ValueError, match="this one is on cpu; choose --device cuda or leave graphs out"):
-            begin()
-
-
-def test_the_page_records_when_asked(demo, monkeypatch):
-    """Its runs and its forks, each on a recorder of its own; a tape stands in for CUDA."""
-    monkeypatch.setattr(graphs, "why_not", lambda model: None)
-    monkeypatch.setattr(graphs, "CudaRecorder", lambda device: TapeRecorder())
-    engine = Engine(device="cpu", graphs=True)
-    loaded, config = engine.load("demo"), DecodeConfig.make(gen_length=40, offload="off", tau_s=2.0)
-    session = engine.session(loaded, "Hello", config, "steps")
-    assert len(list(session.steps())) > 25
-    told = [s.extra["memory"]["parts"]["graphs"] for s in session.trace if "memory" in s.extra]
-    assert told[-1] > 0
-    other = engine.fork(loaded, session.trace, 20)
-    assert other.decoder.graphs is not None
-    assert [c.token for s in other.steps() for c in s.commits] == [c.token for s in session.trace[21:] for c in s.commits]
